@@ -1,0 +1,113 @@
+"""The moduli of Ozaki scheme II and every integer constant derived from them.
+
+This module is the single source of the arithmetic tables: the package reads it at run time and
+``ffi/generate_tables.py`` writes the C++/CUDA header from it at build time. It uses nothing but
+Python integers, so it runs before anything else is installed.
+
+Source: K. Ozaki, Y. Uchino, T. Imamura, "Ozaki Scheme II: a GEMM-oriented emulation of
+floating-point matrix multiplication using an integer modular technique" (2025).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+MODULI: tuple[int, ...] = (
+    256, 253, 251, 249, 247, 241, 239, 235, 233, 229,
+    227, 223, 217, 211, 199, 197, 193, 191, 181, 179,
+)  # fmt: skip
+"""Pairwise coprime moduli for real products; N moduli means the first N of them."""
+
+MIN_MODULI = 2
+MAX_MODULI = len(MODULI)
+
+GROUP_SIZE = 3
+"""Moduli per group of the partial CRT: y_g < 3 Q_g < 2^26 for groups of three."""
+
+QUOTIENT_SHIFT = 38
+"""Fraction bits of the fixed-point quotient q = round(X / P)."""
+
+CHUNK = 128
+"""Consecutive k joined exactly in the row statistics; part of the definition of the scales."""
+
+K_BLOCK = 1 << 16
+"""Longest contraction whose unsigned products 255^2 k fit an unsigned 32-bit accumulator."""
+
+assert 255 * 255 * K_BLOCK < 2**32
+assert all(math.gcd(p, q) == 1 for i, p in enumerate(MODULI) for q in MODULI[:i])
+
+
+@dataclass(frozen=True)
+class Crt:
+    """Constants of the Chinese remainder reconstruction for the first ``n`` moduli.
+
+    With v_i = X inv_i mod p_i and groups g of consecutive moduli (Q_g their product):
+    y_g = sum_i v_i Q_g/p_i,  q = round(sum_g y_g factors_g 2^-38),  X = sum_g y_g weights_g - q P.
+    """
+
+    n: int
+    product: int
+    inverses: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    group_products: tuple[int, ...]
+    group_factors: tuple[int, ...]
+    group_weights: tuple[int, ...]
+    limbs: int
+    """32-bit limbs that hold X modulo a power of two with room for its sign."""
+
+
+@cache
+def crt(n: int) -> Crt:
+    """The reconstruction constants for the first ``n`` moduli, 2 <= n <= 20."""
+    p = MODULI[:n]
+    product = math.prod(p)
+    groups = tuple(p[i : i + GROUP_SIZE] for i in range(0, n, GROUP_SIZE))
+    group_products = tuple(math.prod(g) for g in groups)
+    group_factors = tuple((2 * 2**QUOTIENT_SHIFT + q) // (2 * q) for q in group_products)
+    limbs = 3 if n <= 12 else 4 if n <= 16 else 5
+    assert max(group_factors) < 2**32
+    assert product < 2 ** (32 * limbs)
+    # The quotient is right for |X| <= P (1/2 - 2^-8): its error stays below 2^-8.
+    assert len(groups) * 2**26 < 2 ** (QUOTIENT_SHIFT + 1 - 8)
+    return Crt(
+        n=n,
+        product=product,
+        inverses=tuple(pow(product // q, -1, q) for q in p),
+        groups=groups,
+        group_products=group_products,
+        group_factors=group_factors,
+        group_weights=tuple(product // q for q in group_products),
+        limbs=limbs,
+    )
+
+
+class Bound(NamedTuple):
+    """H = sqrt(P (1/2 - 2^-8)) rounded down to ``mantissa 2^exponent``, 2^31 <= mantissa < 2^32.
+
+    Rows and columns whose quantized Euclidean norms stay at or below H give |X| <= P (1/2 - 2^-8).
+    """
+
+    mantissa: int
+    exponent: int
+
+
+@cache
+def bound(n: int) -> Bound:
+    """The norm bound H for the first ``n`` moduli."""
+    squared = Fraction(crt(n).product) * Fraction(127, 256)
+    exponent = (crt(n).product.bit_length() - 1) // 2 - 32
+    mantissa = math.isqrt(int(squared / Fraction(4) ** exponent))
+    if mantissa >= 2**32:
+        exponent, mantissa = exponent + 1, mantissa >> 1
+    assert 2**31 <= mantissa < 2**32
+    assert mantissa**2 * Fraction(4) ** exponent <= squared
+    return Bound(mantissa, exponent)
+
+
+def log2_product(n: int) -> float:
+    """log2 of the product of the first ``n`` moduli."""
+    return math.log2(crt(n).product)
