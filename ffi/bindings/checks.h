@@ -1,0 +1,100 @@
+// Consistency checks of the FFI targets' arguments. Python passes nothing that fails them; an
+// exported or hand-made program may.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "common/layout.h"
+#include "common/scale.h"
+#include "common/tables.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ozaki {
+
+// Remembers the first problem of a call to `target`.
+class Checks {
+ public:
+  using Dimensions = xla::ffi::Span<const int64_t>;
+
+  explicit Checks(const char* target) : target_(target) {}
+
+  bool ok() const { return problem_.empty(); }
+
+  xla::ffi::Error error() const {
+    return ok() ? xla::ffi::Error::Success()
+                : xla::ffi::Error::InvalidArgument(std::string("jax_ozaki.") + target_ + ": " +
+                                                   problem_);
+  }
+
+  void require(bool holds, const std::string& problem) {
+    if (!holds && ok()) problem_ = problem;
+  }
+
+  void rank(const char* name, Dimensions given, size_t rank) {
+    require(given.size() == rank, std::string(name) + " has shape " + text(given) + "; " +
+                                      std::to_string(rank) + " dimensions are needed");
+  }
+
+  // Dimension i, which later checks rely on; 0 where there is none.
+  static int64_t dimension(Dimensions given, size_t i) { return i < given.size() ? given[i] : 0; }
+
+  void shape(const char* name, Dimensions given, std::initializer_list<int64_t> expected) {
+    const Dimensions wanted(expected.begin(), expected.size());
+    bool equal = given.size() == wanted.size();
+    for (size_t i = 0; equal && i < wanted.size(); ++i) equal = given[i] == wanted[i];
+    require(equal, std::string(name) + " has shape " + text(given) + ", expected " + text(wanted));
+  }
+
+  void moduli(int64_t moduli) {
+    require(kMinModuli <= moduli && moduli <= kMaxModuli,
+            "the number of moduli is " + std::to_string(moduli) + ", allowed are " +
+                std::to_string(kMinModuli) + " to " + std::to_string(kMaxModuli));
+  }
+
+  // `moduli` moduli have a scale for every row of k elements.
+  void length(int64_t moduli, int64_t k) {
+    if (ok())
+      require(
+          admits(kBounds[static_cast<int>(moduli)], k),
+          "k = " + std::to_string(k) + " is too long for " + std::to_string(moduli) + " moduli");
+  }
+
+  // The layout stays inside a buffer of `elements` elements and can be read in whole cache lines.
+  void layout(const char* name, const Layout& layout, int64_t elements) {
+    const int64_t extents[] = {layout.batch, layout.rows, layout.k};
+    const int64_t strides[] = {layout.stride_b, layout.stride_r, layout.stride_k};
+    const std::string prefix = std::string("the layout of ") + name + ", extents " +
+                               text({extents, 3}) + " and strides " + text({strides, 3}) + ",";
+    const std::string outside = " leaves its buffer of " + std::to_string(elements) + " elements";
+    require(layout.batch >= 0 && layout.rows >= 0 && layout.k >= 0,
+            prefix + " has a negative extent");
+    if (layout.batch == 0 || layout.rows == 0 || layout.k == 0) return;
+    require(layout.stride_k == 1 || layout.stride_r == 1 || layout.k == 1 || layout.rows == 1,
+            prefix + " has neither stride_r nor stride_k equal to 1");
+    int64_t room = elements - 1;  // the largest offset left
+    for (int i = 0; i < 3; ++i) {
+      const int64_t steps = extents[i] - 1, stride = strides[i];
+      if (steps == 0) continue;
+      const bool inside = stride >= 0 && (stride == 0 || steps <= room / stride);
+      require(inside, prefix + outside);
+      if (!inside) return;
+      room -= steps * stride;
+    }
+    require(room >= 0, prefix + outside);
+  }
+
+ private:
+  static std::string text(Dimensions dimensions) {
+    std::string out = "(";
+    for (size_t i = 0; i < dimensions.size(); ++i)
+      out += (i == 0 ? "" : ", ") + std::to_string(dimensions[i]);
+    return out + ")";
+  }
+
+  const char* target_;
+  std::string problem_;
+};
+
+}  // namespace ozaki

@@ -1,0 +1,85 @@
+// A row of the result a task, block by block of columns.
+#include "cpu/combine.h"
+
+#include "common/classify.h"
+#include "common/crt.h"
+#include "cpu/simd.h"
+
+namespace ozaki {
+namespace {
+
+constexpr int kColumns = 256;  // of a block
+
+struct Row {
+  const uint8_t* v;        // of the first modulus
+  int64_t modulus_stride;  // bytes from one modulus to the next
+  int32_t scale;
+};
+
+// `count` outputs of a row, up to kColumns; anything where a column's scale is a sentinel.
+template <int N>
+struct CombineKernel {
+  OZAKI_HD static void run(Row row, const int32_t* column_scale, int count, uint64_t* out) {
+    constexpr int kGroups = Crt<N>::kGroups;
+    constexpr Crt<N> c = kCrt<N>;
+    uint32_t sums[kGroups][kColumns] = {};
+    for (int i = 0; i < N; ++i) {
+      const uint8_t* v = row.v + i * row.modulus_stride;
+      for (int j = 0; j < count; ++j) sums[i / 3][j] += v[j] * c.multiplier[i];
+    }
+    for (int j = 0; j < count; ++j) {
+      uint32_t y[kGroups];
+      for (int g = 0; g < kGroups; ++g) y[g] = sums[g][j];
+      const int32_t scale = is_sentinel(column_scale[j]) ? 0 : row.scale + column_scale[j];
+      out[j] = round_to_float64(reconstruct<N>(y), scale);
+    }
+  }
+};
+
+using CombineBlock = void (*)(Row, const int32_t*, int, uint64_t*);
+
+template <int N = kMinModuli>
+CombineBlock combine_block(int moduli) {
+  if constexpr (N < kMaxModuli) {
+    if (moduli != N) return combine_block<N + 1>(moduli);
+  }
+  return run_simd<CombineKernel<N>, Row, const int32_t*, int, uint64_t*>;
+}
+
+// One output of a row or column with non-finite elements, neither of them with a NaN.
+uint64_t special_value(const Operand& lhs, const Operand& rhs, int64_t b, int64_t i, int64_t j) {
+  SpecialSum sum;
+  for (int64_t h = 0; h < lhs.layout.k && !sum.nan; ++h)
+    sum.add(load_bits(lhs.data + lhs.layout.offset(b, i, h)),
+            load_bits(rhs.data + rhs.layout.offset(b, j, h)));
+  return sum.bits();
+}
+
+}  // namespace
+
+void combine(const uint8_t* v, int moduli, const int32_t* lhs_scale, const int32_t* rhs_scale,
+             const Operand& lhs, const Operand& rhs, double* c, const Scheduler& scheduler) {
+  const int64_t m = lhs.layout.rows, n = rhs.layout.rows, modulus_stride = m * padded(n);
+  const CombineBlock combine_columns = combine_block(moduli);
+  parallel_for(scheduler, lhs.layout.batch * m, [&](int64_t task) {
+    const int64_t b = task / m, i = task % m;
+    const int32_t mu = lhs_scale[task];
+    const int32_t* column_scale = rhs_scale + b * n;
+    const uint8_t* row = v + b * moduli * modulus_stride + i * padded(n);
+    for (int64_t j = 0; j < n; j += kColumns) {
+      const int count = static_cast<int>(std::min<int64_t>(kColumns, n - j));
+      uint64_t out[kColumns];
+      if (!is_sentinel(mu))
+        combine_columns({row + j, modulus_stride, mu}, column_scale + j, count, out);
+      for (int l = 0; l < count; ++l) {
+        const int32_t nu = column_scale[j + l];
+        if (is_sentinel(mu) || is_sentinel(nu))
+          out[l] =
+              mu == kScaleNaN || nu == kScaleNaN ? kNaNBits : special_value(lhs, rhs, b, i, j + l);
+      }
+      memcpy(c + task * n + j, out, count * sizeof *out);
+    }
+  });
+}
+
+}  // namespace ozaki

@@ -1,0 +1,175 @@
+#include "cpu/grouped_mma.h"
+
+#include <cstdlib>
+#include <memory>
+
+#include "common/layout.h"
+#include "common/tables.h"
+#include "cpu/mma_kernels.h"
+
+namespace ozaki {
+namespace {
+
+// The tile of v that a thread computes at once, the k that it packs at a time, and the columns of
+// packed rhs that stay in the L1 cache while the panels of lhs pass.
+constexpr int64_t kTileRows = 256, kTileColumns = 384, kDepth = 4 * kMaxSteps, kGroupColumns = 48;
+constexpr int64_t kMinTile = 64;            // rows or columns, where few tiles meet many threads
+constexpr int64_t kTaskProducts = 1 << 20;  // worth a task: smaller tiles are grouped
+
+static_assert(kTileRows % kPanelRows == 0 && kTileColumns % kPanelRows == 0);
+static_assert(kKBlock % kDepth == 0);
+
+// One thread's packed operands and accumulators, less than 1 MiB.
+struct Workspace {
+  alignas(64) uint8_t lhs[kTileRows * kDepth];
+  alignas(64) uint8_t rhs[kTileColumns * kDepth];
+  alignas(64) uint32_t acc[kTileRows * kTileColumns];
+};
+
+// One tile of one modulus; lhs, rhs and v point to its first rows, which are kp and np bytes long.
+struct Tile {
+  const uint8_t *lhs, *rhs;
+  uint8_t* v;
+  int64_t rows, columns, kp, np;
+  const Modulus& modulus;
+  uint32_t weights;  // of the epilogue: they fold the CRT inverse in
+};
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t whole_panels(int64_t rows) { return ceil_div(rows, kPanelRows) * kPanelRows; }
+
+// Packed byte weights 2^(8j) inverse mod p.
+uint32_t packed_weights(uint32_t inverse, uint32_t p) {
+  uint32_t weights = 0;
+  for (int shift = 0; shift < 32; shift += 8) weights |= (inverse << shift) % p << shift;
+  return weights;
+}
+
+// The extent of tiles of equal size, none larger than `limit`.
+constexpr int64_t tile_extent(int64_t extent, int64_t limit) {
+  return whole_panels(ceil_div(extent, ceil_div(extent, limit)));
+}
+
+void pack_operand(const MmaKernel& kernel, const uint8_t* rows, int64_t stride, int64_t count,
+                  int64_t depth, uint8_t decrement, uint8_t* packed) {
+  for (int64_t row = 0; row < count; row += kPanelRows)
+    kernel.pack(rows + row * stride, stride, count - row, depth, decrement, packed + row * depth);
+}
+
+void multiply_tile(const MmaKernel& kernel, const Tile& tile, Workspace& work) {
+  const uint32_t p = tile.modulus.p;
+  const uint8_t decrement = kernel.signed_lhs ? p : 0;
+  // Sums of signed products lie above -255 128 2^16 > -2^31: they start from a multiple of p that
+  // keeps them in range as unsigned.
+  const uint32_t start = kernel.signed_lhs ? ((1u << 31) / p + 1) * p : 0;
+
+  const int64_t width = whole_panels(tile.columns);
+  std::fill_n(work.acc, whole_panels(tile.rows) * width, start);
+  for (int64_t k = 0; k < tile.kp; k += kDepth) {
+    if (k > 0 && k % kKBlock == 0) {
+      uint8_t residues[kTileColumns];
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        uint32_t* acc = work.acc + row * width;
+        kernel.reduce(acc, width, tile.modulus, tile.modulus.narrow_weights[0], residues);
+        for (int64_t j = 0; j < width; ++j) acc[j] = start + residues[j];
+      }
+    }
+    const int64_t depth = std::min(kDepth, tile.kp - k);
+    pack_operand(kernel, tile.lhs + k, tile.kp, tile.rows, depth, decrement, work.lhs);
+    pack_operand(kernel, tile.rhs + k, tile.kp, tile.columns, depth, 0, work.rhs);
+    for (int64_t column = 0; column < width; column += kGroupColumns)
+      for (int64_t row = 0; row < tile.rows; row += kPanelRows)
+        kernel.multiply(work.lhs + row * depth, work.rhs + column * depth, tile.rows - row,
+                        std::min(width - column, kGroupColumns), depth / 4,
+                        work.acc + row * width + column, width);
+  }
+
+  // Rows that follow each other in v as they do in the tile are reduced as one.
+  const bool one = width == tile.np;
+  for (int64_t row = 0; row < (one ? 1 : tile.rows); ++row)
+    kernel.reduce(work.acc + row * width, one ? tile.rows * width : width, tile.modulus,
+                  tile.weights, tile.v + row * tile.np);
+}
+
+struct Choice {
+  MmaIsa isa;
+  const MmaKernel* kernel;
+};
+
+Choice choose_kernel() {
+  const MmaKernel* const kernels[] = {
+#if defined(__x86_64__)
+      &kMmaAvx512Vnni, &kMmaAvx2,
+#elif defined(__aarch64__)
+      &kMmaNeon,
+#endif
+      &kMmaGeneric};
+  const char* variable = std::getenv("JAX_OZAKI_CPU_ISA");
+  const std::string wanted = variable ? variable : "";
+
+  std::string names;
+  for (const MmaKernel* kernel : kernels) {
+    if (!kernel->supported()) continue;
+    if (wanted.empty() || wanted == kernel->name) return {{kernel->name, ""}, kernel};
+    names += std::string(names.empty() ? "" : ", ") + kernel->name;
+  }
+  return {{"", "JAX_OZAKI_CPU_ISA=" + wanted + " cannot run here; possible are: " + names},
+          nullptr};
+}
+
+const Choice& choice() {
+  static const Choice chosen = choose_kernel();
+  return chosen;
+}
+
+}  // namespace
+
+const MmaIsa& mma_isa() { return choice().isa; }
+
+std::string grouped_mma(const uint8_t* lhs, const uint8_t* rhs, uint8_t* v, const MmaSizes& sizes,
+                        const Scheduler& scheduler) {
+  if (choice().kernel) grouped_mma(*choice().kernel, lhs, rhs, v, sizes, scheduler);
+  return choice().isa.error;
+}
+
+void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, uint8_t* v,
+                 const MmaSizes& sizes, const Scheduler& scheduler) {
+  const auto& [batch, moduli, m, n, kp] = sizes;
+  const int64_t products = batch * moduli, np = padded(n);
+  if (products == 0 || m == 0 || n == 0) return;
+
+  // Smaller tiles where there would be too few for the threads. This cannot change a result, since
+  // the arithmetic is exact.
+  int64_t rows = tile_extent(m, kTileRows), columns = tile_extent(n, kTileColumns);
+  while (products * ceil_div(m, rows) * ceil_div(n, columns) < 4 * scheduler.threads &&
+         std::max(rows, columns) > kMinTile) {
+    int64_t& longer = rows > columns ? rows : columns;
+    longer = whole_panels(ceil_div(longer, 2));
+  }
+
+  const int64_t row_tiles = ceil_div(m, rows), column_tiles = ceil_div(n, columns);
+  const int64_t tiles = products * row_tiles * column_tiles;
+  const int64_t group = ceil_div(kTaskProducts, rows * columns * (kp + kStepBytes));
+
+  uint32_t weights[kMaxModuli];
+  for (int i = 0; i < sizes.moduli; ++i)
+    weights[i] = packed_weights(kInverses[sizes.moduli][i], kModuli[i].p);
+
+  parallel_for(scheduler, ceil_div(tiles, group), [&](int64_t task) {
+    thread_local const std::unique_ptr<Workspace> workspace(new Workspace);  // not cleared
+    for (int64_t t = task * group; t < std::min(tiles, (task + 1) * group); ++t) {
+      const int64_t column = t % column_tiles * columns;
+      const int64_t row = t / column_tiles % row_tiles * rows;
+      const int64_t product = t / (column_tiles * row_tiles);
+      const int i = product % sizes.moduli;
+      multiply_tile(kernel,
+                    {lhs + (product * sizes.m + row) * sizes.kp,
+                     rhs + (product * sizes.n + column) * sizes.kp,
+                     v + (product * sizes.m + row) * np + column, std::min(rows, sizes.m - row),
+                     std::min(columns, sizes.n - column), sizes.kp, np, kModuli[i], weights[i]},
+                    *workspace);
+    }
+  });
+}
+
+}  // namespace ozaki

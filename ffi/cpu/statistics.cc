@@ -1,0 +1,113 @@
+// One pass over the operand in chunks of kChunk elements, joined at the end of each block of rows.
+#include "cpu/statistics.h"
+
+#include "cpu/simd.h"
+
+namespace ozaki {
+namespace {
+
+OZAKI_HD uint64_t maximum(const uint64_t (&values)[kChunk]) {
+  int64_t largest = 0;  // signed, as vector units compare; values are magnitudes
+  for (int h = 0; h < kChunk; ++h) {
+    const int64_t value = static_cast<int64_t>(values[h]);
+    largest = value > largest ? value : largest;
+  }
+  return static_cast<uint64_t>(largest);
+}
+
+// Statistics of the kChunk elements at `bits`. One simple loop each: those vectorise.
+struct ChunkKernel {
+  OZAKI_HD static void run(const uint64_t* bits, RowStatistics* chunk) {
+    uint64_t magnitude[kChunk];
+    for (int h = 0; h < kChunk; ++h) magnitude[h] = magnitude_bits(bits[h]);
+    *chunk = {};
+    uint64_t largest = maximum(magnitude);
+    if (largest >= kInfinityBits) {
+      for (uint64_t& m : magnitude) {
+        chunk->flags |= element_flags(m);
+        m = finite_magnitude(m);
+      }
+      largest = maximum(magnitude);
+    }
+    if (largest == 0) return;
+
+    const int emax = magnitude_exponent(largest);
+    int lsb = emax;
+    uint64_t sumsq = 0;
+    for (int h = 0; h < kChunk; ++h) {
+      const int bit = magnitude[h] != 0 ? lowest_bit(magnitude[h]) : emax;
+      lsb = bit < lsb ? bit : lsb;
+    }
+    for (int h = 0; h < kChunk; ++h) sumsq += scaled_square(magnitude[h], emax);
+    chunk->emax = emax;
+    chunk->lsb = lsb;
+    chunk->sumsq = sumsq;
+    for (int h = 0; h < kChunk; ++h) chunk->nnz += magnitude[h] != 0;
+  }
+};
+
+}  // namespace
+
+RowBlock row_block(const Layout& layout, int64_t index) {
+  const int64_t blocks = (layout.rows + kTileRows - 1) / kTileRows;
+  const int64_t first = index % blocks * kTileRows;
+  return {index / blocks, first, std::min<int64_t>(kTileRows, layout.rows - first)};
+}
+
+void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, Tile& tile) {
+  const Layout& layout = operand.layout;
+  const double* source = operand.data + layout.offset(block.batch, block.first, k_begin);
+  const int64_t count = std::min<int64_t>(kTileK, layout.k - k_begin);
+  if (layout.stride_k == 1) {
+    for (int64_t r = 0; r < block.rows; ++r)
+      memcpy(tile.bits[r], source + r * layout.stride_r, count * sizeof *source);
+  } else {
+    for (int64_t h = 0; h < count; ++h)
+      for (int64_t r = 0; r < block.rows; ++r)
+        memcpy(&tile.bits[r][h], source + r * layout.stride_r + h * layout.stride_k,
+               sizeof *source);
+  }
+  for (int64_t r = 0; r < block.rows; ++r)
+    std::fill(tile.bits[r] + count, tile.bits[r] + kTileK, 0);
+}
+
+std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlock& block,
+                                            Tile& tile) {
+  const int64_t k = operand.layout.k, chunks = (k + kChunk - 1) / kChunk;
+  std::vector<RowStatistics> parts(block.rows * chunks), rows(block.rows);
+  for (int64_t k_begin = 0; k_begin < k; k_begin += kTileK) {
+    load_tile(operand, block, k_begin, tile);
+    for (int64_t r = 0; r < block.rows; ++r)
+      for (int64_t h = 0; h < kTileK && k_begin + h < k; h += kChunk)
+        run_simd<ChunkKernel>(static_cast<const uint64_t*>(tile.bits[r] + h),
+                              &parts[r * chunks + (k_begin + h) / kChunk]);
+  }
+  for (int64_t r = 0; r < block.rows; ++r)
+    rows[r] = row_statistics(parts.data() + r * chunks, chunks);
+  return rows;
+}
+
+int32_t store_statistics(const RowStatistics& row, int moduli, int64_t* stats) {
+  stats[0] = row.emax;
+  stats[1] = row.lsb;
+  stats[2] = static_cast<int64_t>(row.sumsq);
+  stats[3] = static_cast<int64_t>(row.nnz);
+  stats[4] = row.flags;
+  return scale_exponent(row, kBounds[moduli]);
+}
+
+void statistics(const Operand& operand, int moduli, int32_t* scale, int64_t* stats,
+                const Scheduler& scheduler) {
+  const Layout& layout = operand.layout;
+  parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
+    const RowBlock block = row_block(layout, task);
+    Tile tile;
+    const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t row = block.batch * layout.rows + block.first + r;
+      scale[row] = store_statistics(rows[r], moduli, stats + row * kStatsFields);
+    }
+  });
+}
+
+}  // namespace ozaki
