@@ -1,0 +1,43 @@
+"""Everything that jax does not export publicly, in one place.
+
+A new jax release is adopted by making this file work; nothing else imports ``jax._src``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from jax._src.dispatch import apply_primitive
+from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
+from jax.extend.core import Primitive
+from jax.extend.core.primitives import dot_general_p, jit_p
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.mlir import ir
+
+__all__ = [
+    "Primitive",
+    "ad",
+    "annotate_sharding",
+    "batching",
+    "dot_general_p",
+    "evaluate_eagerly",
+    "jit_p",
+    "mlir",
+    "transpose_source",
+]
+
+
+def evaluate_eagerly(primitive: Primitive) -> None:
+    """Give ``primitive`` the standard implementation: compile it alone and run it."""
+    primitive.def_impl(partial(apply_primitive, primitive))
+
+
+def transpose_source(value: Any) -> tuple[Any, tuple[int, ...]] | None:
+    """The operand and permutation of the transpose that produced an MLIR value, if one did."""
+    owner = value.owner
+    if not isinstance(owner, ir.Operation | ir.OpView) or owner.operation.name != "stablehlo.transpose":
+        return None
+    operation = owner.operation
+    permutation = ir.DenseI64ArrayAttr(operation.attributes["permutation"])
+    return operation.operands[0], tuple(permutation)

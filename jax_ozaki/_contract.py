@@ -1,0 +1,224 @@
+"""Precision contracts: what a product promises, and how many moduli that takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Literal
+
+import jax
+
+from . import _moduli
+
+Kind = Literal["moduli", "mantissa", "normwise", "native"]
+
+_MAX_MANTISSA = 76
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The precision a product guarantees. Build one with the named constructors.
+
+    With u = 2^-53, A an (m, k) and B a (k, n) matrix, a_i a row of A and b_j a column of B:
+
+    ==================  ==========================================================================
+    ``moduli(n)``       the exact product of operands rounded to what n moduli hold, rounded once
+    ``mantissa(bits)``  each element is kept to 2^-bits of the largest magnitude in its row of A or
+                        column of B; then the exact product, rounded once
+    ``normwise(c)``     \\|C - AB\\|_ij <= c u norm2(a_i) norm2(b_j)
+    ``native()``        XLA's own dot_general; no emulation
+    ==================  ==========================================================================
+
+    Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
+    infinity. Contracts are hashable, compare by value and are part of the jit key.
+    """
+
+    kind: Kind
+    parameter: int | float | str | None = None
+
+    @staticmethod
+    def moduli(n: int) -> Contract:
+        """Use exactly ``n`` moduli, 2 <= n <= 20: the raw Ozaki scheme II."""
+        if isinstance(n, bool) or int(n) != n or not _moduli.MIN_MODULI <= n <= _moduli.MAX_MODULI:
+            raise ValueError(
+                f"n={n!r} is not a supported number of moduli: an integer from {_moduli.MIN_MODULI} to {_moduli.MAX_MODULI} is needed."
+            )
+        return Contract("moduli", int(n))
+
+    @staticmethod
+    def mantissa(bits: int = 53) -> Contract:
+        """Keep each element to ``2^-bits`` of the largest magnitude in its row or column."""
+        if isinstance(bits, bool) or int(bits) != bits or not 1 <= bits <= _MAX_MANTISSA:
+            raise ValueError(f"bits={bits!r}: an integer from 1 to {_MAX_MANTISSA} is needed.")
+        return Contract("mantissa", int(bits))
+
+    @staticmethod
+    def normwise(c: float | str = 2.0) -> Contract:
+        """Bound every error by ``c u norm2(row) norm2(column)``.
+
+        ``c`` is a number above 1 (one u of it is the final rounding), ``"sqrt_k"`` for 1 + sqrt(k)
+        or ``"k"`` for 1 + k.
+        """
+        if isinstance(c, str):
+            if c not in ("sqrt_k", "k"):
+                raise ValueError(f'c={c!r}: a number above 1, "sqrt_k" or "k" is needed.')
+            return Contract("normwise", c)
+        if not (math.isfinite(c) and c > 1):
+            raise ValueError(f"c={c!r}: a finite number above 1 is needed; one u of the bound is the final rounding.")
+        return Contract("normwise", float(c))
+
+    @staticmethod
+    def native() -> Contract:
+        """Leave the product to XLA."""
+        return Contract("native")
+
+    @staticmethod
+    def parse(text: str) -> Contract:
+        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"normwise(sqrt_k)"``, ``"native"``."""
+        name, _, rest = text.strip().partition("(")
+        argument = rest.removesuffix(")").strip().strip("'\"")
+        constructors = {
+            "moduli": lambda: Contract.moduli(int(argument)),
+            "mantissa": lambda: Contract.mantissa(int(argument)) if argument else Contract.mantissa(),
+            "normwise": lambda: Contract.normwise(argument if argument in ("sqrt_k", "k") else float(argument)),
+            "native": Contract.native,
+        }
+        well_formed = not rest or rest.endswith(")")
+        if name not in constructors or not well_formed or (name == "native" and argument):
+            raise ValueError(
+                f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c) or native is needed, as in 'normwise(2)'."
+            )
+        try:
+            return constructors[name]()
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a contract: {error}") from None
+
+    def __str__(self) -> str:
+        if self.parameter is None:
+            return self.kind
+        value = f"{self.parameter:g}" if isinstance(self.parameter, float) else self.parameter
+        return f"{self.kind}({value})"
+
+    @property
+    def guarantee(self) -> str:
+        """The promise in one sentence."""
+        match self.kind:
+            case "moduli":
+                return f"the exact product of operands rounded to what {self.parameter} moduli hold, rounded once"
+            case "mantissa":
+                return f"elements kept to 2^-{self.parameter} of their row's or column's maximum; exact product, rounded once"
+            case "normwise":
+                c = {"sqrt_k": "(1 + sqrt(k))", "k": "(1 + k)"}.get(str(self.parameter), str(self.parameter))
+                return f"|C - AB| <= {c} 2^-53 norm2(row) norm2(column)"
+            case _:
+                return "XLA's own float64 product, no bound stated"
+
+    def error_factor(self, k: int) -> float | None:
+        """c of ``normwise`` for a contraction of length ``k``; None where the contract has no bound."""
+        if self.kind != "normwise":
+            return None
+        match self.parameter:
+            case "sqrt_k":
+                return 1 + math.sqrt(k)
+            case "k":
+                return 1.0 + k
+            case _:
+                return float(self.parameter)  # type: ignore[arg-type]
+
+    @cache  # noqa: B019 -- contracts are few and small
+    def modulus_count(self, k: int) -> int:
+        """The number of moduli for a contraction of length ``k``; 0 for ``native``.
+
+        Raises ValueError where no modulus set keeps the promise.
+        """
+        if self.kind == "native":
+            return 0
+        if self.kind == "moduli":
+            n = int(self.parameter)  # type: ignore[arg-type]
+            if _headroom(n, k) is None:
+                raise ValueError(f"{self} has too few moduli for a contraction of length k={k}: take more moduli.")
+            return n
+        candidates = range(_moduli.MIN_MODULI, _moduli.MAX_MODULI + 1)
+        found = bisect_left(candidates, True, key=lambda n: self._holds(n, k))  # more moduli hold more
+        if found < len(candidates):
+            return candidates[found]
+        raise ValueError(f"{self} cannot be kept for a contraction of length k={k} with {_moduli.MAX_MODULI} moduli.")
+
+    def _holds(self, n: int, k: int) -> bool:
+        headroom = _headroom(n, k)
+        if headroom is None:
+            return False
+        # The integer norm of a row exceeds its norm2 by at most a factor (1 + rounding), since every
+        # term of it is rounded up by less than 1 and the largest is at least 2^15; the scale is a
+        # power of two, rounded down. So 2^-mu <= 2 (1 + rounding) norm2(a_i) / headroom.
+        if self.kind == "mantissa":
+            # norm2(a_i) <= sqrt(k) max|a_i|, where the integer norm is at most sqrt(k) (max + 2^-15 max).
+            return headroom**2 >= k * _MANTISSA_ROUNDING * (1 << 2 * int(self.parameter))  # type: ignore[arg-type]
+        rounding = Fraction(_ceil_sqrt(k) + 1, 2**15)
+        step = _ceil_sqrt(k << 64) * Fraction(1, 2**32) * (1 + rounding) / headroom
+        c = self.error_factor(k)
+        assert c is not None
+        # sqrt(k)/2 (2^-mu ||b|| + 2^-nu ||a||) + k/4 2^-(mu+nu) <= (2 step + step^2) ||a|| ||b||, and the
+        # final rounding of a result that exceeds |AB| by that much.
+        return (2 * step + step**2) * (1 + Fraction(1, 2**53)) <= (Fraction(c) - 1) / 2**53
+
+
+_MANTISSA_ROUNDING = (1 + Fraction(1, 2**14)) ** 2
+
+
+def _ceil_sqrt(x: int) -> int:
+    return math.isqrt(x - 1) + 1 if x else 0
+
+
+def _headroom(n: int, k: int) -> Fraction | None:
+    """H - sqrt(k)/2, rounded down: the norm a row of k nonzeros may have; None if H <= sqrt(k)."""
+    mantissa, exponent = _moduli.bound(n)
+    unit = Fraction(1 << max(exponent, 0), 1 << max(-exponent, 0))
+    root = _ceil_sqrt(k)
+    return (mantissa - 1) * unit - Fraction(root, 2) if mantissa * unit > root else None
+
+
+_ENVIRONMENT = "JAX_OZAKI_CONTRACT"
+
+
+@cache
+def _process_default() -> Contract:
+    text = os.environ.get(_ENVIRONMENT)
+    if not text:
+        return Contract.mantissa(53)
+    try:
+        return Contract.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{_ENVIRONMENT}: {error}") from None
+
+
+_context = jax.make_user_context(None)
+
+
+@contextmanager
+def default_contract(contract: Contract) -> Iterator[None]:
+    """Use ``contract`` for every product in the block that names none.
+
+    The context is thread-local and part of the jit key: a function jitted outside is traced again.
+    """
+    with _context(check(contract)):
+        yield
+
+
+def resolve(contract: Contract | None) -> Contract:
+    """``contract``, or the default of the context, or that of the process."""
+    if contract is not None:
+        return check(contract)
+    return _context.value or _process_default()
+
+
+def check(contract: Contract) -> Contract:
+    if not isinstance(contract, Contract):
+        raise TypeError(f"contract={contract!r}: a jax_ozaki.Contract is needed, as in Contract.normwise(2).")
+    return contract

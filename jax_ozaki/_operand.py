@@ -1,0 +1,77 @@
+"""An operand as the stages see it: a batch of rows along k, whatever its layout in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jax import Array, lax
+
+from ._dimensions import Groups
+
+Axis = Literal["b", "r", "k"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A rank-3 float64 array whose axes, in memory order, are ``order``: b(atch), r(ows) and k.
+
+    The last axis with more than one element is k or r, so that rows are read either along k
+    (K-contiguous) or across rows (K-strided).
+    """
+
+    array: Array
+    order: str
+
+    def size(self, axis: Axis) -> int:
+        return self.array.shape[self.order.index(axis)]
+
+    @property
+    def batch(self) -> int:
+        return self.size("b")
+
+    @property
+    def rows(self) -> int:
+        return self.size("r")
+
+    @property
+    def k(self) -> int:
+        return self.size("k")
+
+    def stride(self, axis: Axis) -> int:
+        """Elements between neighbours along ``axis``."""
+        return math.prod(self.array.shape[self.order.index(axis) + 1 :])
+
+    def canonical(self) -> Array:
+        """The operand as an array of shape (batch, rows, k)."""
+        return lax.transpose(self.array, tuple(self.order.index(axis) for axis in "brk"))
+
+    def block(self, axis: Axis, start: Array | int, size: int) -> Operand:
+        """``size`` elements along ``axis`` from ``start``, which may be traced."""
+        if size == self.size(axis):
+            return self
+        return Operand(lax.dynamic_slice_in_dim(self.array, start, size, self.order.index(axis)), self.order)
+
+
+def view(array: Array, groups: Groups) -> Operand:
+    """``array`` with its axes grouped into batch, rows (the free axes) and k (the contracted ones).
+
+    Nothing is copied where :func:`memory_order` finds an order; else the array is transposed.
+    """
+    sizes = {name: math.prod(array.shape[axis] for axis in axes) for name, axes in zip("brk", groups, strict=True)}
+    order = memory_order(array.shape, groups)
+    if order is None:
+        array, order = lax.transpose(array, groups.batch + groups.free + groups.contract), "brk"
+    return Operand(lax.reshape(array, tuple(sizes[name] for name in order)), order)
+
+
+def memory_order(shape: tuple[int, ...], groups: Groups) -> str | None:
+    """The order of the groups in memory, if each group's axes lie together and in the group's order
+    and the last group is not the batch. Axes of size 1 lie anywhere."""
+    long = {name: [axis for axis in axes if shape[axis] != 1] for name, axes in zip("brk", groups, strict=True)}
+    order = sorted((name for name in "brk" if long[name]), key=lambda name: long[name][0])
+    axes = [axis for name in order for axis in long[name]]
+    if axes != sorted(axes) or order[-1:] == ["b"]:
+        return None
+    return "".join([name for name in "brk" if name not in order] + order)

@@ -1,0 +1,198 @@
+"""What a product will do: moduli, work, memory and the blocks that keep to a workspace budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _moduli
+from ._contract import Contract, resolve
+
+ALIGNMENT = 16
+"""Residues are padded along k, and reduced products along n, to this many bytes."""
+
+_SMALLEST_BLOCK = 64
+
+
+def padded(size: int) -> int:
+    """``size`` rounded up to the alignment of residues."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def workspace_size(moduli: int, batch: int, m: int, n: int, k: int) -> int:
+    """Bytes of residues of both operands and of their reduced products."""
+    return moduli * batch * (m * padded(k) + n * padded(k) + m * padded(n))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block sizes of a product: (batch, m, n, k) extents computed at a time."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@cache
+def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
+    """The largest blocks over batch, then n, m and k whose workspace stays within ``budget`` bytes.
+
+    Blocks of k are multiples of the statistics' chunk. Raises ValueError if not even the smallest
+    blocks fit.
+    """
+
+    def fits(b: int, m: int, n: int, k: int) -> bool:
+        return workspace_size(moduli, b, m, n, k) <= budget
+
+    def largest(size: int, smallest: int, step: int, fits: Any) -> int:
+        """The largest block of ``size`` that fits: all of it, or a multiple of ``step``."""
+        if size <= smallest or fits(size):
+            return size
+        low, high = smallest // step, size // step
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle * step) else (low, middle - 1)
+        return low * step
+
+    if fits(1, m, n, k):
+        return Blocks(largest(batch, 1, 1, lambda x: fits(x, m, n, k)), m, n, k)
+    small = _SMALLEST_BLOCK
+    n_block = largest(n, min(n, 8 * small), small, lambda x: fits(1, m, x, k))
+    m_block = largest(m, min(m, 8 * small), small, lambda x: fits(1, x, n_block, k))
+    k_block = largest(k, min(k, _moduli.CHUNK), _moduli.CHUNK, lambda x: fits(1, m_block, n_block, x))
+    if not fits(1, m_block, n_block, k_block):
+        m_block = largest(m_block, min(m, small), small, lambda x: fits(1, x, n_block, k_block))
+        n_block = largest(n_block, min(n, small), small, lambda x: fits(1, m_block, x, k_block))
+    if not fits(1, m_block, n_block, k_block):
+        needed = workspace_size(moduli, 1, m_block, n_block, k_block)
+        raise ValueError(
+            f"workspace_bytes={budget} is too small: {moduli} moduli need at least {needed} bytes "
+            f"for blocks of {m_block} x {n_block} x {k_block}."
+        )
+    return Blocks(1, m_block, n_block, k_block)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``dot_general`` would do for one shape; made by :func:`plan`, printable."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    contract: Contract
+    moduli: int
+    log2_product: float
+    """log2 of the product of the moduli; 0 where the product is native."""
+    int8_gemms: int
+    """INT8 matrix products of size m x n x k, over the whole batch."""
+    workspace_bytes: int
+    """Bytes of residues held at a time."""
+    blocks: Blocks
+    guarantee: str
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        shape = f"{batch}({self.m}, {self.k}) x ({self.k}, {self.n}) {self.dtype}"
+        if not self.moduli:
+            return f"{shape}: native, {self.guarantee}"
+        whole = Blocks(self.batch, self.m, self.n, self.k)
+        block = self.blocks
+        how = "in one piece" if block == whole else f"in blocks of {block.batch} x {block.m} x {block.n} x {block.k}"
+        return (
+            f"{shape}\n"
+            f"  contract   {self.contract}: {self.guarantee}\n"
+            f"  moduli     {self.moduli} (log2 P = {self.log2_product:.2f}), {self.int8_gemms} INT8 matrix products\n"
+            f"  workspace  {self.workspace_bytes / 2**20:.1f} MiB of residues, {how}"
+        )
+
+
+def plan(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    dtype: Any = "float64",
+    contract: Contract | None = None,
+    workspace_bytes: int | None = None,
+) -> Plan:
+    """The plan of a ``batch`` of (m, k) x (k, n) products of ``dtype`` under ``contract``.
+
+    Raises ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
+    a workspace that holds not even the smallest blocks.
+    """
+    for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+        if size < 0:
+            raise ValueError(f"{name}={size} is negative.")
+    dtype = jnp.dtype(dtype)
+    contract = resolve(contract)
+    moduli = contract.modulus_count(k) if dtype == jnp.float64 else 0
+    if not moduli:
+        native = Contract.native()
+        return Plan(m, n, k, batch, dtype.name, native, 0, 0.0, 0, 0, Blocks(batch, m, n, k), native.guarantee)
+    block = blocks(moduli, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+    return Plan(
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        dtype=dtype.name,
+        contract=contract,
+        moduli=moduli,
+        log2_product=_moduli.log2_product(moduli),
+        int8_gemms=moduli * batch,
+        workspace_bytes=workspace_size(moduli, block.batch, block.m, block.n, block.k),
+        blocks=block,
+        guarantee=contract.guarantee,
+    )
+
+
+_ENVIRONMENT = "JAX_OZAKI_WORKSPACE_BYTES"
+_DEFAULT_WORKSPACE = 16 << 30
+_context = jax.make_user_context(None)
+
+
+@contextmanager
+def default_workspace_bytes(size: int) -> Iterator[None]:
+    """Let every product in the block hold at most ``size`` bytes of residues at a time.
+
+    The context is thread-local and part of the jit key. It changes no bit of any result.
+    """
+    with _context(_checked_size(size, "default_workspace_bytes")):
+        yield
+
+
+def resolve_workspace(size: int | None = None) -> int:
+    """``size``, or the budget of the context, of the process, or a quarter of the device's memory."""
+    if size is not None:
+        return _checked_size(size, "workspace_bytes")
+    return _context.value or _process_default()
+
+
+def _checked_size(size: int, name: str) -> int:
+    if isinstance(size, bool) or int(size) != size or size <= 0:
+        raise ValueError(f"{name}={size!r}: a positive number of bytes is needed.")
+    return int(size)
+
+
+@cache
+def _process_default() -> int:
+    text = os.environ.get(_ENVIRONMENT)
+    if text:
+        try:
+            return _checked_size(int(text), _ENVIRONMENT)
+        except ValueError:
+            raise ValueError(f"{_ENVIRONMENT}={text!r}: a positive number of bytes is needed.") from None
+    memory = jax.devices()[0].memory_stats() if jax.default_backend() == "gpu" else None
+    limit = (memory or {}).get("bytes_limit")
+    return limit // 4 if limit else _DEFAULT_WORKSPACE

@@ -1,0 +1,215 @@
+"""``ozaki_dot_general_p``: lax.dot_general for float64, emulated. One bilinear primitive carries every product."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from . import _dimensions, _stages
+from ._compat import Primitive, ad, annotate_sharding, batching, dot_general_p, evaluate_eagerly, mlir, transpose_source
+from ._contract import Contract
+from ._dimensions import DimensionNumbers, Groups
+from ._operand import Operand, memory_order, view
+from ._plan import blocks
+
+ozaki_dot_general_p = Primitive("ozaki_dot_general")
+evaluate_eagerly(ozaki_dot_general_p)
+
+
+def bind(
+    lhs: Array,
+    rhs: Array,
+    *,
+    dimension_numbers: DimensionNumbers,
+    contract: Contract,
+    workspace_bytes: int,
+    out_sharding: Any = None,
+) -> Array:
+    """The emulated product of two float64 arrays, with lax.dot_general's shapes and errors.
+
+    Raises ValueError for a contract that cannot be kept for this k, or a workspace that is too small.
+    """
+    return ozaki_dot_general_p.bind(
+        lhs,
+        rhs,
+        dimension_numbers=dimension_numbers,
+        contract=contract,
+        workspace_bytes=workspace_bytes,
+        out_sharding=out_sharding,
+    )
+
+
+def abstract_eval(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: DimensionNumbers,
+    contract: Contract,
+    workspace_bytes: int,
+    out_sharding: Any,
+) -> Any:
+    """lax.dot_general's own rule, and the checks of the contract and the workspace."""
+    result = dot_general_p.abstract_eval(
+        lhs,
+        rhs,
+        dimension_numbers=dimension_numbers,
+        precision=None,
+        preferred_element_type=None,
+        out_sharding=out_sharding,
+    )
+    groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
+    extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
+    moduli = contract.modulus_count(extents.k)
+    if 0 not in extents:
+        blocks(moduli, *extents, budget=workspace_bytes)
+    return result
+
+
+ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
+
+
+# Derivatives: the product is bilinear, and its transposes are products.
+
+
+def transpose_lhs(cotangent: Array, lhs: Any, rhs: Array, **params: Any) -> Array:
+    """The cotangent of a linear lhs."""
+    labels = _dimensions.labelled(params["dimension_numbers"], lhs.aval.ndim, np.ndim(rhs))
+    return _product_onto(labels.lhs, (cotangent, labels.out), (rhs, labels.rhs), params)
+
+
+def transpose_rhs(cotangent: Array, lhs: Array, rhs: Any, **params: Any) -> Array:
+    """The cotangent of a linear rhs."""
+    labels = _dimensions.labelled(params["dimension_numbers"], np.ndim(lhs), rhs.aval.ndim)
+    return _product_onto(labels.rhs, (lhs, labels.lhs), (cotangent, labels.out), params)
+
+
+def _product_onto(
+    wanted: _dimensions.Labels,
+    left: tuple[Array, _dimensions.Labels],
+    right: tuple[Array, _dimensions.Labels],
+    params: dict[str, Any],
+) -> Array:
+    """The product of two labelled arrays with the axes ``wanted``."""
+    dimension_numbers, result = _dimensions.numbers(left[1], right[1], wanted)
+    product = bind(
+        left[0],
+        right[0],
+        dimension_numbers=dimension_numbers,
+        contract=params["contract"],
+        workspace_bytes=params["workspace_bytes"],
+    )
+    return lax.transpose(product, tuple(map(result.index, wanted)))
+
+
+ad.defbilinear(ozaki_dot_general_p, transpose_lhs, transpose_rhs)
+
+
+# Batching: two mapped operands share a batch axis; one mapped operand has one more free axis, so the
+# other is never broadcast.
+
+
+def _batch(
+    operands: tuple[Any, Any],
+    axes: tuple[int | None, int | None],
+    *,
+    dimension_numbers: DimensionNumbers,
+    **params: Any,
+) -> tuple[Array, int]:
+    dimension_numbers, axis = _dimensions.batched(dimension_numbers, [np.ndim(x) for x in operands], axes)
+    return bind(*operands, dimension_numbers=dimension_numbers, **params), axis
+
+
+batching.primitive_batchers[ozaki_dot_general_p] = _batch
+
+
+# Lowering.
+
+
+def views(lhs: Array, rhs: Array, lhs_groups: Groups, rhs_groups: Groups) -> tuple[Operand, Operand]:
+    """Both operands as batches of rows along k. The order of several contracted axes is free: the one
+    that transposes fewer elements is taken."""
+
+    def ordered(by: Groups) -> tuple[Groups, Groups]:
+        order = sorted(range(len(by.contract)), key=by.contract.__getitem__)
+        return tuple(x._replace(contract=tuple(x.contract[i] for i in order)) for x in (lhs_groups, rhs_groups))  # type: ignore[return-value]
+
+    def copied(groups: tuple[Groups, Groups]) -> int:
+        arrays = zip((lhs, rhs), groups, strict=True)
+        return sum(x.size for x, of_x in arrays if memory_order(x.shape, of_x) is None)
+
+    chosen = min(ordered(lhs_groups), ordered(rhs_groups), key=copied)
+    return view(lhs, chosen[0]), view(rhs, chosen[1])
+
+
+def staged(
+    lhs: Array,
+    rhs: Array,
+    *,
+    stages: _stages.Stages,
+    groups: tuple[Groups, Groups],
+    contract: Contract,
+    workspace_bytes: int,
+) -> Array:
+    """The product as stages: what the primitive lowers to."""
+    shape = (
+        *(lhs.shape[axis] for axis in groups[0].batch + groups[0].free),
+        *(rhs.shape[axis] for axis in groups[1].free),
+    )
+    extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
+    if 0 in extents:
+        return jnp.zeros(shape, jnp.float64)
+    moduli = contract.modulus_count(extents.k)
+    rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
+    block = blocks(moduli, *extents, budget=workspace_bytes)
+    return lax.reshape(_stages.product(stages, rows, columns, moduli, block), shape)
+
+
+def _lower(
+    ctx: Any,
+    lhs: Any,
+    rhs: Any,
+    *,
+    stages: _stages.Stages,
+    dimension_numbers: DimensionNumbers,
+    contract: Contract,
+    workspace_bytes: int,
+    out_sharding: Any,
+) -> Any:
+    del out_sharding  # in the result's aval
+    groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in))
+    untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
+    values, avals, groups = zip(*untransposed, strict=True)
+    product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
+    return [annotate_sharding(ctx, result, ctx.avals_out[0])]
+
+
+def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+    # Statistics are int64, whatever the flag says outside the trace that made the float64 operands.
+    with jax.enable_x64(True):
+        return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
+
+
+def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:
+    """The array behind transposes, so that ``dot(a.T, b)`` reads ``a`` as it lies."""
+    while (source := transpose_source(value)) is not None:
+        value, permutation = source
+        shape = [0] * aval.ndim
+        for axis, size in zip(permutation, aval.shape, strict=True):
+            shape[axis] = size
+        aval, groups = jax.core.ShapedArray(tuple(shape), aval.dtype), groups.permuted(permutation)
+    return value, aval, groups
+
+
+def register_lowering(primitive: Primitive, rule: Any) -> None:
+    """Lower ``primitive`` by ``rule(..., stages=...)`` with the stages that each platform has."""
+    for platform, stages in _stages.by_platform().items():
+        mlir.register_lowering(primitive, partial(rule, stages=stages), platform=platform)
+
+
+register_lowering(ozaki_dot_general_p, _lower)

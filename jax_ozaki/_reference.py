@@ -1,0 +1,233 @@
+"""The definition of a product, stage by stage, in pure JAX integer operations.
+
+Every stage has the signature and the result of the FFI handler of the same name (see ``_stages``),
+so a platform without handlers runs this, and tests compare the two bit for bit. Residues may differ
+by a multiple of their modulus; scales, statistics and results may not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from . import _moduli
+from ._operand import Operand
+from ._plan import padded
+
+SCALE_NAN = -(2**31)
+"""Scale of a row that holds a NaN."""
+SCALE_INF = SCALE_NAN + 1
+"""Scale of a row that holds an Inf and no NaN."""
+
+_u64 = jnp.uint64
+_i64 = jnp.int64
+
+
+def _shift_left(x: Array, s: Array) -> Array:
+    """x 2^s for uint64, floor for negative s, 0 where every bit leaves."""
+    left = jnp.where(s < 64, x << jnp.clip(s, 0, 63).astype(_u64), 0)
+    right = jnp.where(s > -64, x >> jnp.clip(-s, 0, 63).astype(_u64), 0)
+    return jnp.where(s >= 0, left, right)
+
+
+def _ceil_shift_right(x: Array, s: Array) -> Array:
+    """ceil(x / 2^s) for s >= 0."""
+    floor = _shift_left(x, -s)
+    return floor + (_shift_left(floor, s) != x)
+
+
+def _bit_length(x: Array) -> Array:
+    return 64 - lax.clz(x).astype(_i64)
+
+
+def _decompose(x: Array) -> tuple[Array, Array, Array, Array]:
+    """(negative, significand, exponent, special): |x| = significand 2^exponent where not special."""
+    bits = lax.bitcast_convert_type(x, _u64)
+    field = ((bits >> 52) & 0x7FF).astype(_i64)
+    fraction = bits & ((1 << 52) - 1)
+    special = field == 0x7FF
+    significand = jnp.where(special, 0, fraction | ((field > 0).astype(_u64) << 52))
+    return (bits >> 63) == 1, significand, jnp.maximum(field, 1) - 1075, special
+
+
+def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
+    """Scales int32[batch, rows] and statistics int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags."""
+    x = operand.canonical()
+    _, significand, exponent, _ = _decompose(x)
+    nonzero = significand != 0
+    top = _bit_length(significand) + exponent
+    low = 63 - lax.clz(significand & (~significand + 1)).astype(_i64) + exponent
+
+    chunks = -(-operand.k // _moduli.CHUNK)
+    tail = ((0, 0), (0, 0), (0, chunks * _moduli.CHUNK - operand.k))
+    chunked = partial(jnp.reshape, shape=(operand.batch, operand.rows, chunks, _moduli.CHUNK))
+    nothing = -(2**31)
+    chunk_emax = chunked(jnp.pad(jnp.where(nonzero, top, nothing), tail, constant_values=nothing)).max(-1)
+    shift = 16 + exponent - jnp.repeat(chunk_emax, _moduli.CHUNK, axis=-1)[..., : operand.k]
+    scaled = jnp.where(shift >= 0, _shift_left(significand, shift), _ceil_shift_right(significand, -shift))
+    chunk_sum = chunked(jnp.pad(jnp.where(nonzero, scaled * scaled, 0), tail)).sum(-1, dtype=_u64)
+
+    nnz = nonzero.sum(-1, dtype=_i64)
+    emax = jnp.where(nnz > 0, chunk_emax.max(-1), 0)
+    distance = 2 * (emax[..., None] - chunk_emax)
+    sumsq = jnp.where(chunk_sum > 0, _ceil_shift_right(chunk_sum, distance), 0).sum(-1, dtype=_u64)
+    lsb = jnp.where(nnz > 0, jnp.where(nonzero, low, 2**31).min(-1), 0)
+
+    nan, inf = jnp.isnan(x).any(-1), jnp.isinf(x).any(-1)
+    flags = nan.astype(_i64) + 2 * inf.astype(_i64)
+    table = jnp.stack([emax, lsb, lax.bitcast_convert_type(sumsq, _i64), nnz, flags], axis=-1)
+    scale = jnp.where(nan, SCALE_NAN, jnp.where(inf, SCALE_INF, _scale_exponent(emax, lsb, sumsq, nnz, moduli)))
+    return scale.astype(jnp.int32), table
+
+
+def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, moduli: int) -> Array:
+    """The largest mu with 2^mu norm2 + sqrt(nnz)/2 <= H, and no more than makes the row exact."""
+    mantissa, unit = _moduli.bound(moduli)
+    root = jnp.sqrt(nnz.astype(jnp.float32)).astype(_i64) + 2
+    for _ in range(4):  # down to the smallest root with root^2 >= nnz
+        root = jnp.where((root - 1) ** 2 >= nnz, root - 1, root)
+    below = -1 - unit
+    half = root << below if below >= 0 else -(-root >> -below)
+    room = (mantissa - half).astype(_u64)
+    room = room * room
+
+    def normalised(x: Array) -> Array:
+        return x << lax.clz(x)
+
+    exceeds = normalised(sumsq) > normalised(room)
+    ratio = _bit_length(room) - _bit_length(sumsq) - exceeds
+    return jnp.where(nnz > 0, jnp.minimum(-lsb, (ratio >> 1) - emax + 16 + unit), 0)
+
+
+def residues(operand: Operand, scale: Array, moduli: int) -> Array:
+    """Residues uint8[batch, moduli, rows, padded k] of RNE(x 2^scale), 0 in rows of special values."""
+    negative, significand, exponent, _ = _decompose(operand.canonical())
+    shift = exponent + scale[..., None].astype(_i64)
+    dropped = jnp.clip(-shift, 1, 63).astype(_u64)
+    tie = _u64(1) << (dropped - 1)
+    rounded = (significand + (tie - 1) + ((significand >> dropped) & 1)) >> dropped
+    magnitude = jnp.where(shift >= 0, significand, jnp.where(shift < -54, 0, rounded))
+    magnitude = jnp.where((scale <= SCALE_INF)[..., None], 0, magnitude)
+    power = jnp.clip(shift, 0, _LARGEST_SHIFT)
+
+    planes = []
+    for p in _moduli.MODULI[:moduli]:
+        powers = jnp.asarray(np.array([pow(2, s, p) for s in range(_LARGEST_SHIFT + 1)], np.uint64))
+        residue = magnitude % p * powers[power] % p
+        planes.append(jnp.where(negative & (residue > 0), p - residue, residue).astype(jnp.uint8))
+    tail = ((0, 0), (0, 0), (0, 0), (0, padded(operand.k) - operand.k))
+    return jnp.pad(jnp.stack(planes, axis=1), tail)
+
+
+_LARGEST_SHIFT = 80
+"""Above the norm bound H < 2^78 of the largest modulus set."""
+
+
+def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
+    """Residues, scales and statistics of the rows of ``operand``."""
+    scale, table = stats(operand, moduli)
+    return residues(operand, scale, moduli), scale, table
+
+
+def grouped_mma(lhs: Array, rhs: Array) -> Array:
+    """v = X (P/p)^-1 mod p for every modulus p: uint8[batch, moduli, m, padded n]."""
+    moduli, k, n = lhs.shape[1], lhs.shape[3], rhs.shape[2]
+    p, inverse = (
+        np.array(x, np.int32).reshape(1, moduli, 1, 1) for x in (_moduli.MODULI[:moduli], _moduli.crt(moduli).inverses)
+    )
+    total = jnp.zeros((*lhs.shape[:3], n), jnp.int32)
+    for start in range(0, k, _K_BLOCK):
+        block = slice(start, start + _K_BLOCK)
+        x = lax.dot_general(
+            lhs[..., block].astype(jnp.int32), rhs[..., block].astype(jnp.int32), (((3,), (3,)), ((0, 1), (0, 1)))
+        )
+        total = (total + x % p) % p
+    v = (total * inverse % p).astype(jnp.uint8)
+    return jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
+
+
+_K_BLOCK = 2**15
+"""Longest contraction of unsigned bytes that a signed 32-bit sum holds."""
+
+
+def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array:
+    """C = RNE(X 2^-(mu + nu)) as float64[batch, m, n], special values classified."""
+    v = v[..., : rhs.rows].astype(_u64)
+    negative, limbs = _reconstruct(v)
+    exponent = -(lhs_scale[..., :, None].astype(_i64) + rhs_scale[..., None, :].astype(_i64))
+    c = _round_to_float64(negative, limbs, exponent)
+    special = (lhs_scale <= SCALE_INF)[..., :, None] | (rhs_scale <= SCALE_INF)[..., None, :]
+    return jnp.where(special, _classify(lhs, rhs), c)
+
+
+def _reconstruct(v: Array) -> tuple[Array, list[Array]]:
+    """(X < 0, |X| in 32-bit limbs, lowest first) from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
+
+    X = sum_i v_i P/p_i - q P with q = round(sum_i v_i / p_i), right for |X| <= P (1/2 - 2^-8).
+    """
+    moduli = v.shape[1]
+    crt = _moduli.crt(moduli)
+    fraction_bits = 40
+    modulus = 2 ** (32 * crt.limbs)
+    quotient = jnp.full_like(v[:, 0], 1 << (fraction_bits - 1))
+    sums = [jnp.zeros_like(quotient) for _ in range(crt.limbs)]
+
+    def accumulate(x: Array, weight: int) -> None:
+        for limb in range(crt.limbs):
+            sums[limb] += x * _u64(weight >> (32 * limb) & 0xFFFFFFFF)
+
+    for i, p in enumerate(_moduli.MODULI[:moduli]):
+        quotient += v[:, i] * _u64((2 ** (fraction_bits + 1) + p) // (2 * p))
+        accumulate(v[:, i], crt.product // p)
+    accumulate(quotient >> fraction_bits, modulus - crt.product)
+
+    limbs = _carry(sums)
+    negative = limbs[-1] >> 31 == 1
+    complement = _carry([(limb ^ 0xFFFFFFFF) + (1 if i == 0 else 0) for i, limb in enumerate(limbs)])
+    return negative, [jnp.where(negative, x, y) for x, y in zip(complement, limbs, strict=True)]
+
+
+def _carry(sums: list[Array]) -> list[Array]:
+    limbs, carry = [], jnp.zeros_like(sums[0])
+    for value in sums:
+        value = value + carry
+        limbs.append(value & 0xFFFFFFFF)
+        carry = value >> 32
+    return limbs
+
+
+def _round_to_float64(negative: Array, limbs: list[Array], exponent: Array) -> Array:
+    """RNE(+-|X| 2^exponent): one rounding, subnormals and overflow included; +0 for X = 0."""
+    length = jnp.zeros_like(exponent)
+    for i, limb in enumerate(limbs):
+        length = jnp.where(limb > 0, 32 * i + _bit_length(limb), length)
+    top = length - 1 + exponent  # 2^top <= |C| < 2^(top + 1)
+    lowest = jnp.maximum(top - 52, -1074) - exponent  # bit of X that is C's last place
+    doubled = jnp.zeros_like(limbs[0])  # |X| in half units of that place, rounded down
+    sticky = jnp.zeros_like(negative)
+    for i, limb in enumerate(limbs):
+        shift = 32 * i - (lowest - 1)
+        doubled |= _shift_left(limb, shift)
+        sticky |= _shift_left(_shift_left(limb, shift), -shift) != limb
+    kept, half = doubled >> 1, doubled & 1
+    kept += half & (sticky.astype(_u64) | (kept & 1))
+    field = jnp.maximum(top + 1022, 0)
+    bits = jnp.where(top > 1023, _INFINITY, (field.astype(_u64) << 52) + kept)
+    bits = jnp.where(length > 0, bits | (negative.astype(_u64) << 63), 0)
+    return lax.bitcast_convert_type(bits, jnp.float64)
+
+
+_INFINITY = 0x7FF << 52
+
+
+def _classify(lhs: Operand, rhs: Operand) -> Array:
+    """The IEEE class of every output: its float64 product with all finite nonzeros replaced by +-1."""
+
+    def signs(x: Array) -> Array:
+        negative, significand, _, special = _decompose(x)
+        return jnp.where(special, x, jnp.where(significand == 0, 0.0, jnp.where(negative, -1.0, 1.0)))
+
+    return lax.dot_general(signs(lhs.canonical()), signs(rhs.canonical()), (((2,), (2,)), ((0,), (0,))))

@@ -1,0 +1,111 @@
+"""Evaluating a jaxpr with its float64 products replaced.
+
+``jnp``'s functions are traced as they are and their ``dot_general`` equations evaluated here: promotion,
+weak types, shapes and errors are jnp's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+
+from . import _dimensions, _prepare, _primitive
+from ._compat import dot_general_p, jit_p
+from ._contract import Contract
+from ._prepare import Prepared
+from ._report import Report, report
+
+Value = Any
+
+
+class Rewriter:
+    """Evaluates jaxprs with every float64 product under ``contract``, and collects reports if asked."""
+
+    def __init__(self, contract: Contract, workspace_bytes: int, return_report: bool = False) -> None:
+        self.contract = contract
+        self.workspace_bytes = workspace_bytes
+        self.return_report = return_report
+        self.reports: list[Report] = []
+
+    def evaluate(self, closed: ClosedJaxpr, arguments: Sequence[Value]) -> list[Any]:
+        """The results of ``closed``; arguments may be Prepared where only products read them."""
+        jaxpr = closed.jaxpr
+        values: dict[Any, Value] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Value:
+            return atom.val if isinstance(atom, Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self._equation(equation, [read(atom) for atom in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        return [_array(read(atom)) for atom in jaxpr.outvars]
+
+    def _equation(self, equation: JaxprEqn, operands: list[Value]) -> Sequence[Value]:
+        if equation.primitive is dot_general_p:
+            return [self._product(equation, *operands)]
+        if equation.primitive is jit_p:
+            return self.evaluate(equation.params["jaxpr"], operands)
+        params = equation.primitive.get_bind_params(equation.params)
+        with equation.ctx.manager:
+            results = equation.primitive.bind(*map(_array, operands), **params)
+        return results if equation.primitive.multiple_results else [results]
+
+    def _product(self, equation: JaxprEqn, lhs: Value, rhs: Value) -> Any:
+        params, result = equation.params, cast(Any, equation.outvars[0].aval)
+        dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
+        contract = self.contract
+        if not emulates(lhs.dtype, rhs.dtype, result.dtype) or contract.kind == "native":
+            if self.return_report:
+                self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
+            return dot_general_p.bind(_array(lhs), _array(rhs), **params)
+        _check_precision(params["precision"])
+        lhs, rhs = _float64(lhs), _float64(rhs)
+        if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
+            product = _prepare.multiply(
+                lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=self.workspace_bytes
+            )
+        else:
+            product = _primitive.bind(
+                lhs,
+                rhs,
+                dimension_numbers=dimension_numbers,
+                contract=contract,
+                workspace_bytes=self.workspace_bytes,
+                out_sharding=params["out_sharding"],
+            )
+        if self.return_report:
+            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
+        return product if product.dtype == result.dtype else lax.convert_element_type(product, result.dtype)
+
+
+def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
+    """Whether a product of these dtypes is float64: an operand or the result is, and none is complex."""
+    dtypes = [jnp.dtype(dtype) for dtype in (lhs, rhs, result)]
+    return jnp.dtype("float64") in dtypes and not any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes)
+
+
+def _check_precision(precision: Any) -> None:
+    """Precision levels concern narrower dtypes, as in lax; an explicit algorithm contradicts the contract."""
+    if isinstance(precision, lax.DotAlgorithm | lax.DotAlgorithmPreset) and precision not in (
+        lax.DotAlgorithmPreset.DEFAULT,
+        lax.DotAlgorithmPreset.F64_F64_F64,
+    ):
+        raise ValueError(
+            f"precision={precision} asks for an algorithm, but a float64 product follows its contract: "
+            "leave precision out, or use Contract.native()."
+        )
+
+
+def _array(value: Value) -> Any:
+    return value.array if isinstance(value, Prepared) else value
+
+
+def _float64(value: Value) -> Any:
+    if isinstance(value, Prepared) or value.dtype == jnp.float64:
+        return value
+    return lax.convert_element_type(value, jnp.float64)

@@ -1,0 +1,204 @@
+"""The pipeline of a product, built out of one FFI call a stage.
+
+Stages are separate calls in the HLO: XLA owns every buffer of residues and merges equal
+quantizations. A platform without handlers runs the stages of ``_reference`` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from . import _moduli, _reference
+from ._operand import Axis, Operand
+from ._plan import Blocks, padded
+
+
+class Quantized(NamedTuple):
+    """The rows of an operand as integers: residues, scales and the statistics behind them."""
+
+    residues: Array
+    """uint8[batch, moduli, rows, padded k]"""
+    scale: Array
+    """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
+    statistics: Array
+    """int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags"""
+
+    def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
+        """``size`` batch elements, rows or k from ``start``; k in multiples of the alignment."""
+        if axis == "k":
+            return self._replace(residues=lax.dynamic_slice_in_dim(self.residues, start, padded(size), 3))
+        axes = (0, 0, 0) if axis == "b" else (2, 1, 1)
+        return Quantized(*(lax.dynamic_slice_in_dim(x, start, size, i) for x, i in zip(self, axes, strict=True)))
+
+
+class Stages(Protocol):
+    """What a platform implements; ``_reference`` defines the results."""
+
+    def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]: ...
+    def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]: ...
+    def residues(self, operand: Operand, scale: Array, moduli: int) -> Array: ...
+    def grouped_mma(self, lhs: Array, rhs: Array) -> Array: ...
+    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array: ...
+
+
+class Handlers:
+    """The stages as FFI calls, for the platforms that have handlers."""
+
+    def __init__(self, scratch_bytes: Callable[[Operand], int]) -> None:
+        self._scratch_bytes = scratch_bytes
+
+    def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
+        types = (*_row_types(operand), self._scratch(operand))
+        scale, table, _ = _call("stats", types, operand.array, moduli=moduli, **_layout(operand))
+        return scale, table
+
+    def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
+        types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
+        residues, scale, table, _ = _call("quantize", types, operand.array, **_layout(operand))
+        return residues, scale, table
+
+    def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
+        return _call("residues", _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
+
+    def grouped_mma(self, lhs: Array, rhs: Array) -> Array:
+        batch, moduli, m, _ = lhs.shape
+        return _call("grouped_mma", _type((batch, moduli, m, padded(rhs.shape[2])), jnp.uint8), lhs, rhs)
+
+    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array:
+        strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
+        result = _type((lhs.batch, lhs.rows, rhs.rows), jnp.float64)
+        return _call("combine", result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, k=lhs.k, **strides)
+
+    def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
+        return _type((self._scratch_bytes(operand),), jnp.uint8)
+
+
+_AXES: tuple[Axis, ...] = ("b", "r", "k")
+_type = jax.ShapeDtypeStruct
+
+
+def _call(stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
+    # Attributes are typed exactly: every one an int64.
+    return jax.ffi.ffi_call(f"jax_ozaki.{stage}.v1", results)(
+        *operands, **{name: np.int64(value) for name, value in attributes.items()}
+    )
+
+
+def _layout(operand: Operand) -> dict[str, int]:
+    strides = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
+    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **strides}
+
+
+def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    return (
+        _type((operand.batch, operand.rows), jnp.int32),
+        _type((operand.batch, operand.rows, 5), jnp.int64),
+    )
+
+
+def _residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
+    return _type((operand.batch, moduli, operand.rows, padded(operand.k)), jnp.uint8)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An operand, and its quantized form where that exists already (a prepared operand)."""
+
+    operand: Operand
+    quantized: Quantized | None = None
+
+    def block(self, axis: Axis, start: Array | int, size: int) -> Rows:
+        if size == self.operand.size(axis):
+            return self
+        quantized = self.quantized and self.quantized.block(axis, start, size)
+        return Rows(self.operand.block(axis, start, size), quantized)
+
+    def quantize(self, stages: Stages, moduli: int) -> Rows:
+        return self if self.quantized else Rows(self.operand, Quantized(*stages.quantize(self.operand, moduli)))
+
+    def scale(self, stages: Stages, moduli: int) -> Array:
+        return self.quantized.scale if self.quantized else stages.stats(self.operand, moduli)[0]
+
+    def residues(self, stages: Stages, scale: Array, moduli: int) -> Array:
+        return self.quantized.residues if self.quantized else stages.residues(self.operand, scale, moduli)
+
+
+def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks) -> Array:
+    """C = A B for the rows of A and the columns of B, block by block: float64[batch, m, n].
+
+    Blocks change no bit: scales are those of whole rows, and sums of residues are exact.
+    """
+    batch, m, k = (lhs.operand.size(axis) for axis in _AXES)
+    n = rhs.operand.rows
+    if blocks == Blocks(batch, m, n, k):
+        return _multiply(stages, lhs.quantize(stages, moduli), rhs.quantize(stages, moduli))
+
+    def batch_block(b: Array | int, size: int, c: Array) -> Array:
+        a_batch, b_batch = lhs.block("b", b, size), rhs.block("b", b, size)
+
+        def n_block(j: Array | int, size: int, c: Array) -> Array:
+            columns = b_batch.block("r", j, size)
+            if blocks.k == k:
+                columns = columns.quantize(stages, moduli)
+
+            def m_block(i: Array | int, size: int, c: Array) -> Array:
+                rows = a_batch.block("r", i, size)
+                if blocks.k == k:
+                    block = _multiply(stages, rows.quantize(stages, moduli), columns)
+                else:
+                    block = _multiply_k_blocks(stages, rows, columns, moduli, blocks.k)
+                return lax.dynamic_update_slice(c, block, (b, i, j))
+
+            return _over_blocks(m, blocks.m, m_block, c)
+
+        return _over_blocks(n, blocks.n, n_block, c)
+
+    return _over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), jnp.float64))
+
+
+def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
+    assert lhs.quantized and rhs.quantized
+    v = stages.grouped_mma(lhs.quantized.residues, rhs.quantized.residues)
+    return stages.combine(v, lhs.quantized.scale, rhs.quantized.scale, lhs.operand, rhs.operand)
+
+
+def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
+    """Residues of the blocks' products add up modulo each p."""
+    lhs_scale, rhs_scale = lhs.scale(stages, moduli), rhs.scale(stages, moduli)
+    p = np.array(_moduli.MODULI[:moduli], np.uint16).reshape(1, moduli, 1, 1)
+
+    def accumulate(start: Array | int, size: int, total: Array) -> Array:
+        a, b = lhs.block("k", start, size), rhs.block("k", start, size)
+        v = stages.grouped_mma(a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli))
+        return ((total.astype(jnp.uint16) + v.astype(jnp.uint16)) % p).astype(jnp.uint8)
+
+    shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
+    v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
+    return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand)
+
+
+def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
+    """Fold ``body(start, block size, carry)`` over the blocks of an axis; the last is as short as needed."""
+    full, tail = divmod(size, block)
+    if full == 1:
+        carry = body(0, block, carry)
+    elif full:
+        carry = lax.fori_loop(0, full, lambda i, c: body(i * block, block, c), carry)
+    return body(full * block, tail, carry) if tail else carry
+
+
+def by_platform() -> dict[str | None, Stages]:
+    """The stages of each lowering platform; None stands for every other platform."""
+    return {"cpu": Handlers(lambda operand: 0), "cuda": Handlers(_cuda_scratch_bytes), None: _reference}
+
+
+def _cuda_scratch_bytes(operand: Operand) -> int:
+    """Partial statistics, 32 bytes for every chunk of a row."""
+    return 32 * operand.batch * operand.rows * -(-operand.k // _moduli.CHUNK)
