@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from jax._src.dispatch import apply_primitive
+from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, jit_p
@@ -18,6 +18,7 @@ from jax.interpreters.mlir import ir
 __all__ = [
     "Primitive",
     "ad",
+    "allow_partitioning",
     "annotate_sharding",
     "batching",
     "dot_general_p",
@@ -31,6 +32,11 @@ __all__ = [
 def evaluate_eagerly(primitive: Primitive) -> None:
     """Give ``primitive`` the standard implementation: compile it alone and run it."""
     primitive.def_impl(partial(apply_primitive, primitive))
+
+
+def allow_partitioning(primitive: Primitive) -> None:
+    """Let the lowering of ``primitive`` contain a custom_partitioning call, which asks for the devices."""
+    prim_requires_devices_during_lowering.add(primitive)
 
 
 def transpose_source(value: Any) -> tuple[Any, tuple[int, ...]] | None:

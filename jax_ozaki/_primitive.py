@@ -11,10 +11,21 @@ import numpy as np
 from jax import Array, lax
 
 from . import _dimensions, _stages
-from ._compat import Primitive, ad, annotate_sharding, batching, dot_general_p, evaluate_eagerly, mlir, transpose_source
+from ._compat import (
+    Primitive,
+    ad,
+    allow_partitioning,
+    annotate_sharding,
+    batching,
+    dot_general_p,
+    evaluate_eagerly,
+    mlir,
+    transpose_source,
+)
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, memory_order, view
+from ._partition import partitioned
 from ._plan import blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -185,6 +196,7 @@ def _lower(
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
     product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    product = partitioned(product, groups)
     (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
@@ -197,6 +209,7 @@ def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False
 
 def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:
     """The array behind transposes, so that ``dot(a.T, b)`` reads ``a`` as it lies."""
+    aval = jax.core.ShapedArray(aval.shape, aval.dtype)
     while (source := transpose_source(value)) is not None:
         value, permutation = source
         shape = [0] * aval.ndim
@@ -213,3 +226,4 @@ def register_lowering(primitive: Primitive, rule: Any) -> None:
 
 
 register_lowering(ozaki_dot_general_p, _lower)
+allow_partitioning(ozaki_dot_general_p)

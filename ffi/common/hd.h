@@ -12,6 +12,8 @@
 
 #if defined(__CUDA_ARCH__)
 #define OZAKI_UNROLL _Pragma("unroll")
+#elif defined(__CUDACC__)
+#define OZAKI_UNROLL  // the host pass knows neither pragma
 #else
 #define OZAKI_UNROLL _Pragma("GCC unroll 32")
 #endif

@@ -19,7 +19,7 @@ constexpr int64_t kTaskProducts = 1 << 20;  // worth a task: smaller tiles are g
 static_assert(kTileRows % kPanelRows == 0 && kTileColumns % kPanelRows == 0);
 static_assert(kKBlock % kDepth == 0);
 
-// One thread's packed operands and accumulators, less than 1 MiB.
+// One thread's packed operands and accumulators, 704 KiB.
 struct Workspace {
   alignas(64) uint8_t lhs[kTileRows * kDepth];
   alignas(64) uint8_t rhs[kTileColumns * kDepth];
@@ -59,8 +59,8 @@ void pack_operand(const MmaKernel& kernel, const uint8_t* rows, int64_t stride, 
 void multiply_tile(const MmaKernel& kernel, const Tile& tile, Workspace& work) {
   const uint32_t p = tile.modulus.p;
   const uint8_t decrement = kernel.signed_lhs ? p : 0;
-  // Sums of signed products lie above -255 128 2^16 > -2^31: they start from a multiple of p that
-  // keeps them in range as unsigned.
+  // Sums of signed products lie within 255 128 2^16 < 2^31 of 0: they start from a multiple of p
+  // that keeps them from wrapping as unsigned.
   const uint32_t start = kernel.signed_lhs ? ((1u << 31) / p + 1) * p : 0;
 
   const int64_t width = whole_panels(tile.columns);
@@ -113,8 +113,7 @@ Choice choose_kernel() {
     if (wanted.empty() || wanted == kernel->name) return {{kernel->name, ""}, kernel};
     names += std::string(names.empty() ? "" : ", ") + kernel->name;
   }
-  return {{"", "JAX_OZAKI_CPU_ISA=" + wanted + " cannot run here; possible are: " + names},
-          nullptr};
+  return {{"", "JAX_OZAKI_CPU_ISA is '" + wanted + "', this CPU can run: " + names}, nullptr};
 }
 
 const Choice& choice() {
@@ -134,40 +133,43 @@ std::string grouped_mma(const uint8_t* lhs, const uint8_t* rhs, uint8_t* v, cons
 
 void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, uint8_t* v,
                  const MmaSizes& sizes, const Scheduler& scheduler) {
-  const auto& [batch, moduli, m, n, kp] = sizes;
-  const int64_t products = batch * moduli, np = padded(n);
+  const int64_t m = sizes.m, n = sizes.n, kp = sizes.kp, np = padded(n), moduli = sizes.moduli;
+  const int64_t products = sizes.batch * moduli;
   if (products == 0 || m == 0 || n == 0) return;
 
-  // Smaller tiles where there would be too few for the threads. This cannot change a result, since
-  // the arithmetic is exact.
+  // Smaller tiles where there would be too few for the threads. No result depends on them: the
+  // arithmetic is exact.
   int64_t rows = tile_extent(m, kTileRows), columns = tile_extent(n, kTileColumns);
   while (products * ceil_div(m, rows) * ceil_div(n, columns) < 4 * scheduler.threads &&
          std::max(rows, columns) > kMinTile) {
     int64_t& longer = rows > columns ? rows : columns;
     longer = whole_panels(ceil_div(longer, 2));
   }
-
   const int64_t row_tiles = ceil_div(m, rows), column_tiles = ceil_div(n, columns);
   const int64_t tiles = products * row_tiles * column_tiles;
-  const int64_t group = ceil_div(kTaskProducts, rows * columns * (kp + kStepBytes));
+  const int64_t tiles_per_task = ceil_div(kTaskProducts, rows * columns * (kp + 1));
 
   uint32_t weights[kMaxModuli];
-  for (int i = 0; i < sizes.moduli; ++i)
-    weights[i] = packed_weights(kInverses[sizes.moduli][i], kModuli[i].p);
+  for (int i = 0; i < moduli; ++i) weights[i] = packed_weights(kInverses[moduli][i], kModuli[i].p);
 
-  parallel_for(scheduler, ceil_div(tiles, group), [&](int64_t task) {
+  parallel_for(scheduler, ceil_div(tiles, tiles_per_task), [&](int64_t task) {
     thread_local const std::unique_ptr<Workspace> workspace(new Workspace);  // not cleared
-    for (int64_t t = task * group; t < std::min(tiles, (task + 1) * group); ++t) {
+    const int64_t end = std::min(tiles, (task + 1) * tiles_per_task);
+    for (int64_t t = task * tiles_per_task; t < end; ++t) {
       const int64_t column = t % column_tiles * columns;
       const int64_t row = t / column_tiles % row_tiles * rows;
       const int64_t product = t / (column_tiles * row_tiles);
-      const int i = product % sizes.moduli;
-      multiply_tile(kernel,
-                    {lhs + (product * sizes.m + row) * sizes.kp,
-                     rhs + (product * sizes.n + column) * sizes.kp,
-                     v + (product * sizes.m + row) * np + column, std::min(rows, sizes.m - row),
-                     std::min(columns, sizes.n - column), sizes.kp, np, kModuli[i], weights[i]},
-                    *workspace);
+      const int i = static_cast<int>(product % moduli);
+      const Tile tile = {lhs + (product * m + row) * kp,
+                         rhs + (product * n + column) * kp,
+                         v + (product * m + row) * np + column,
+                         std::min(rows, m - row),
+                         std::min(columns, n - column),
+                         kp,
+                         np,
+                         kModuli[i],
+                         weights[i]};
+      multiply_tile(kernel, tile, *workspace);
     }
   });
 }

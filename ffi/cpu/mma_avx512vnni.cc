@@ -66,26 +66,32 @@ template <int kPanels>
 OZAKI_TARGET void multiply_block(const uint8_t* lhs, const uint8_t* rhs, int64_t steps,
                                  uint32_t* acc, int64_t stride) {
   __m512i sum[kRows][kPanels];
-  OZAKI_UNROLL for (int row = 0; row < kRows; ++row)
-      OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) sum[row][panel] =
-          _mm512_loadu_si512(acc + row * stride + panel * kPanelRows);
+  OZAKI_UNROLL for (int row = 0; row < kRows; ++row) {
+    OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+      sum[row][panel] = _mm512_loadu_si512(acc + row * stride + panel * kPanelRows);
+    }
+  }
 
   for (int64_t s = 0; s < steps; ++s, lhs += kStepBytes, rhs += kStepBytes) {
     __m512i b[kPanels];
-    OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) b[panel] =
-        _mm512_load_si512(rhs + panel * steps * kStepBytes);
+    OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+      b[panel] = _mm512_load_si512(rhs + panel * steps * kStepBytes);
+    }
     OZAKI_UNROLL for (int row = 0; row < kRows; ++row) {
       int32_t word;
       std::memcpy(&word, lhs + 4 * row, 4);
       const __m512i a = _mm512_set1_epi32(word);
-      OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) sum[row][panel] =
-          _mm512_dpbusd_epi32(sum[row][panel], b[panel], a);
+      OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+        sum[row][panel] = _mm512_dpbusd_epi32(sum[row][panel], b[panel], a);
+      }
     }
   }
 
-  OZAKI_UNROLL for (int row = 0; row < kRows; ++row)
-      OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel)
-          _mm512_storeu_si512(acc + row * stride + panel * kPanelRows, sum[row][panel]);
+  OZAKI_UNROLL for (int row = 0; row < kRows; ++row) {
+    OZAKI_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+      _mm512_storeu_si512(acc + row * stride + panel * kPanelRows, sum[row][panel]);
+    }
+  }
 }
 
 void multiply(const uint8_t* lhs, const uint8_t* rhs, int64_t rows, int64_t columns, int64_t steps,

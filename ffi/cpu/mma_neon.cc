@@ -25,9 +25,11 @@ constexpr int kRows = 4;
 OZAKI_TARGET void multiply_block(const uint8_t* lhs, const uint8_t* rhs, int64_t steps,
                                  uint32_t* acc, int64_t stride) {
   uint32x4_t sum[kRows][4];
-  OZAKI_UNROLL for (int row = 0; row < kRows; ++row)
-      OZAKI_UNROLL for (int quad = 0; quad < 4; ++quad) sum[row][quad] =
-          vld1q_u32(acc + row * stride + 4 * quad);
+  OZAKI_UNROLL for (int row = 0; row < kRows; ++row) {
+    OZAKI_UNROLL for (int quad = 0; quad < 4; ++quad) {
+      sum[row][quad] = vld1q_u32(acc + row * stride + 4 * quad);
+    }
+  }
 
   for (int64_t s = 0; s < steps; ++s, lhs += kStepBytes, rhs += kStepBytes) {
     const uint8x16_t a = vld1q_u8(lhs);
@@ -40,9 +42,11 @@ OZAKI_TARGET void multiply_block(const uint8_t* lhs, const uint8_t* rhs, int64_t
     }
   }
 
-  OZAKI_UNROLL for (int row = 0; row < kRows; ++row)
-      OZAKI_UNROLL for (int quad = 0; quad < 4; ++quad)
-          vst1q_u32(acc + row * stride + 4 * quad, sum[row][quad]);
+  OZAKI_UNROLL for (int row = 0; row < kRows; ++row) {
+    OZAKI_UNROLL for (int quad = 0; quad < 4; ++quad) {
+      vst1q_u32(acc + row * stride + 4 * quad, sum[row][quad]);
+    }
+  }
 }
 
 void multiply(const uint8_t* lhs, const uint8_t* rhs, int64_t rows, int64_t columns, int64_t steps,
