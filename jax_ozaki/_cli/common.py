@@ -42,7 +42,7 @@ def add_contract(parser: argparse.ArgumentParser, default: str | None, meaning: 
         default=default,
         metavar="CONTRACT",
         help="what is guaranteed: moduli(n), mantissa(bits), normwise(c) with c in units of "
-        f"u |a_i|_2 |b_j|_2, u = 2^-53, or native() (default: {meaning})",
+        f"u |a_i|_2 |b_j|_2, u = 2^-53, or native (default: {meaning})",
     )
 
 
