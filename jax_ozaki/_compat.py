@@ -10,6 +10,7 @@ from typing import Any
 
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
+from jax._src.lax.lax import _convert_element_type as convert_element_type
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, jit_p
 from jax.interpreters import ad, batching, mlir
@@ -21,6 +22,7 @@ __all__ = [
     "allow_partitioning",
     "annotate_sharding",
     "batching",
+    "convert_element_type",
     "dot_general_p",
     "evaluate_eagerly",
     "jit_p",

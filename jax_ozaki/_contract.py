@@ -102,7 +102,7 @@ class Contract:
     def __str__(self) -> str:
         if self.parameter is None:
             return self.kind
-        value = f"{self.parameter:g}" if isinstance(self.parameter, float) else self.parameter
+        value = repr(self.parameter).removesuffix(".0") if isinstance(self.parameter, float) else self.parameter
         return f"{self.kind}({value})"
 
     @property

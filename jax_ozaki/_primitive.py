@@ -196,8 +196,7 @@ def _lower(
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
     product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    product = partitioned(product, groups)
-    (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
+    (result,) = lower_stages(partitioned(product, groups), ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
@@ -222,7 +221,8 @@ def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Grou
 def register_lowering(primitive: Primitive, rule: Any) -> None:
     """Lower ``primitive`` by ``rule(..., stages=...)`` with the stages that each platform has."""
     for platform, stages in _stages.by_platform().items():
-        mlir.register_lowering(primitive, partial(rule, stages=stages), platform=platform)
+        # Not cached as a function of its own, behind which the rule would not see a transposed operand.
+        mlir.register_lowering(primitive, partial(rule, stages=stages), platform=platform, cacheable=False)
 
 
 register_lowering(ozaki_dot_general_p, _lower)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from . import _moduli
@@ -111,19 +110,21 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
     rounded = (significand + (tie - 1) + ((significand >> dropped) & 1)) >> dropped
     magnitude = jnp.where(shift >= 0, significand, jnp.where(shift < -54, 0, rounded))
     magnitude = jnp.where((scale <= SCALE_INF)[..., None], 0, magnitude)
-    power = jnp.clip(shift, 0, _LARGEST_SHIFT)
+    power = jnp.clip(shift, 0, 2 * _HALF_SHIFT)
+    halves = jnp.minimum(power, _HALF_SHIFT), jnp.maximum(power - _HALF_SHIFT, 0)
 
     planes = []
     for p in _moduli.MODULI[:moduli]:
-        powers = jnp.asarray(np.array([pow(2, s, p) for s in range(_LARGEST_SHIFT + 1)], np.uint64))
-        residue = magnitude % p * powers[power] % p
+        residue = magnitude % p
+        for half in halves:
+            residue = residue * ((_u64(1) << half.astype(_u64)) % p) % p
         planes.append(jnp.where(negative & (residue > 0), p - residue, residue).astype(jnp.uint8))
     tail = ((0, 0), (0, 0), (0, 0), (0, padded(operand.k) - operand.k))
     return jnp.pad(jnp.stack(planes, axis=1), tail)
 
 
-_LARGEST_SHIFT = 80
-"""Above the norm bound H < 2^78 of the largest modulus set."""
+_HALF_SHIFT = 40
+"""Shifts stay below 2^80: the norm bound H of the largest modulus set is below 2^78."""
 
 
 def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
@@ -135,17 +136,16 @@ def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
 def grouped_mma(lhs: Array, rhs: Array) -> Array:
     """v = X (P/p)^-1 mod p for every modulus p: uint8[batch, moduli, m, padded n]."""
     moduli, k, n = lhs.shape[1], lhs.shape[3], rhs.shape[2]
-    p, inverse = (
-        np.array(x, np.int32).reshape(1, moduli, 1, 1) for x in (_moduli.MODULI[:moduli], _moduli.crt(moduli).inverses)
-    )
-    total = jnp.zeros((*lhs.shape[:3], n), jnp.int32)
+    inverses = _moduli.crt(moduli).inverses
+    planes = [jnp.zeros((lhs.shape[0], lhs.shape[2], n), jnp.int32)] * moduli
     for start in range(0, k, _K_BLOCK):
         block = slice(start, start + _K_BLOCK)
         x = lax.dot_general(
             lhs[..., block].astype(jnp.int32), rhs[..., block].astype(jnp.int32), (((3,), (3,)), ((0, 1), (0, 1)))
         )
-        total = (total + x % p) % p
-    v = (total * inverse % p).astype(jnp.uint8)
+        planes = [(planes[i] + x[:, i] % p) % p for i, p in enumerate(_moduli.MODULI[:moduli])]
+    planes = [plane * inverses[i] % _moduli.MODULI[i] for i, plane in enumerate(planes)]
+    v = jnp.stack(planes, axis=1).astype(jnp.uint8)
     return jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
 
 

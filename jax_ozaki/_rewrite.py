@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from . import _dimensions, _prepare, _primitive
-from ._compat import dot_general_p, jit_p
+from ._compat import convert_element_type, dot_general_p, jit_p
 from ._contract import Contract
 from ._prepare import Prepared
 from ._report import Report, report
@@ -80,7 +80,7 @@ class Rewriter:
             )
         if self.return_report:
             self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
-        return product if product.dtype == result.dtype else lax.convert_element_type(product, result.dtype)
+        return convert_element_type(product, result.dtype, weak_type=result.weak_type)
 
 
 def emulates(lhs: Any, rhs: Any, result: Any) -> bool:

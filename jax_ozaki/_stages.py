@@ -172,12 +172,13 @@ def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
 def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
     """Residues of the blocks' products add up modulo each p."""
     lhs_scale, rhs_scale = lhs.scale(stages, moduli), rhs.scale(stages, moduli)
-    p = np.array(_moduli.MODULI[:moduli], np.uint16).reshape(1, moduli, 1, 1)
 
     def accumulate(start: Array | int, size: int, total: Array) -> Array:
         a, b = lhs.block("k", start, size), rhs.block("k", start, size)
         v = stages.grouped_mma(a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli))
-        return ((total.astype(jnp.uint16) + v.astype(jnp.uint16)) % p).astype(jnp.uint8)
+        sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
+        planes = [sums[:, i] % p for i, p in enumerate(_moduli.MODULI[:moduli])]
+        return jnp.stack(planes, axis=1).astype(jnp.uint8)
 
     shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
     v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
