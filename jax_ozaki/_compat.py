@@ -8,15 +8,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import jax
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
 from jax._src.lax.lax import _convert_element_type as convert_element_type
+from jax._src.xla_bridge import backends_are_initialized
+from jax.extend.backend import backends
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, jit_p
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import ir
 
 __all__ = [
+    "INLINE",
     "Primitive",
     "ad",
     "allow_partitioning",
@@ -25,10 +29,15 @@ __all__ = [
     "convert_element_type",
     "dot_general_p",
     "evaluate_eagerly",
+    "initialized_platforms",
     "jit_p",
     "mlir",
     "transpose_source",
 ]
+
+
+INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+"""The ``inline`` of a jitted function that leaves no call in the caller's jaxpr."""
 
 
 def evaluate_eagerly(primitive: Primitive) -> None:
@@ -39,6 +48,11 @@ def evaluate_eagerly(primitive: Primitive) -> None:
 def allow_partitioning(primitive: Primitive) -> None:
     """Let the lowering of ``primitive`` contain a custom_partitioning call, which asks for the devices."""
     prim_requires_devices_during_lowering.add(primitive)
+
+
+def initialized_platforms() -> frozenset[str]:
+    """The platforms that have devices in this process, none before jax has looked for any."""
+    return frozenset(backends()) if backends_are_initialized() else frozenset()
 
 
 def transpose_source(value: Any) -> tuple[Any, tuple[int, ...]] | None:

@@ -18,6 +18,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from . import _plan
+from ._compat import INLINE
 from ._contract import Contract, resolve
 from ._prepare import Prepared
 from ._report import Report, report
@@ -46,7 +47,7 @@ def _product(
     return result, reports[0] if single else reports
 
 
-@partial(jax.jit, static_argnames=("fn", "static", "contract", "workspace_bytes", "return_report"), inline=True)
+@partial(jax.jit, static_argnames=("fn", "static", "contract", "workspace_bytes", "return_report"), inline=INLINE)
 def _run(
     operands: tuple[Any, ...],
     *,
