@@ -1,0 +1,45 @@
+"""What a function becomes: the products in its jaxpr, the calls and buffers in its compiled HLO."""
+
+import re
+
+import jax
+
+
+def products(fn, *args):
+    """The names of the product primitives in the jaxpr of fn, sub-jaxprs included."""
+    return re.findall(r"\b(\w*dot_general\w*)\[", str(jax.make_jaxpr(fn)(*args)))
+
+
+def emulated(fn, *args):
+    """Whether fn multiplies, and by emulation only."""
+    names = products(fn, *args)
+    return bool(names) and all(name.startswith("ozaki") for name in names)
+
+
+def hlo(fn, *args, **options):
+    """Compiled HLO without metadata, which may quote any word."""
+    text = jax.jit(fn, **options).lower(*args).compile().as_text()
+    return re.sub(r", metadata=\{[^}]*\}", "", text)
+
+
+def computations(text):
+    """The instructions of every computation by its name; the entry is named ENTRY."""
+    found = {}
+    for line in text.splitlines():
+        if header := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
+            body = found["ENTRY" if header[1] else header[2]] = []
+        elif line.startswith("  "):
+            body.append(line)
+    return found
+
+
+def calls(lines, stage):
+    """The result types of the calls of a stage, such as quantize."""
+    lines = lines.splitlines() if isinstance(lines, str) else lines
+    target = f'custom_call_target="jax_ozaki.{stage}.v1"'
+    return [line.split(" = ")[1].split(" custom-call")[0] for line in lines if target in line]
+
+
+def shapes(text):
+    """All array shapes in HLO text, as (dtype, dimensions)."""
+    return {(dtype, tuple(int(d) for d in dims.split(","))) for dtype, dims in re.findall(r"\b(\w+)\[([\d,]+)\]", text)}
