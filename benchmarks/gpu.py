@@ -1,0 +1,278 @@
+"""Speed of emulated float64 products on a GPU, through JAX, beside jnp.dot in the same process.
+
+    python benchmarks/gpu.py --output benchmarks/results/h200/speed.json [--merge]
+        [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.1] [--rounds 5] [--torch]
+
+Times are medians of sustained runs (see timing.py): of calls of a jitted product and, up to n = 4096, of
+products inside one program (ms_graph), where XLA's dispatch of a call does not count. Stages are timed each
+alone. Errors are |C - AB| / (|A||B|) of sampled outputs, in units of 2^-53, against exact arithmetic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from records import existing_rows, merged, save
+from timing import Variant, Watch, query_gpu, take_turns
+
+import jax_ozaki as jo
+from jax_ozaki import Contract, _ffi, _stages
+from jax_ozaki._operand import Operand
+
+GRAPH_SIZE = 4096
+GRAPH_PRODUCTS = 50
+COPY_ELEMENTS = 2**27
+SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
+KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE")
+
+Product = Callable[[Array, Array], Array]
+
+
+@partial(jax.jit, static_argnums=1)
+def random_matrix(seed: int, n: int) -> Array:
+    """(rand - 1/2) exp(randn / 2), with row and column factors in [1, 2): off every 2^-53 grid."""
+    keys = jax.random.split(jax.random.key(seed), 4)
+    spread = jnp.exp(0.5 * jax.random.normal(keys[1], (n, n)))
+    rows = jax.random.uniform(keys[2], (n, 1), minval=1, maxval=2)
+    columns = jax.random.uniform(keys[3], (1, n), minval=1, maxval=2)
+    return (jax.random.uniform(keys[0], (n, n)) - 0.5) * spread * rows * columns
+
+
+def repeated(product: Product) -> Callable[..., Array]:
+    """Products in one program. Each reads a sign of the last result, so that none is hoisted or merged."""
+
+    def run(a: Array, b: Array, c: Array) -> Array:
+        def step(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            b, c = carry
+            b = b.at[0, 0].set(jnp.copysign(b[0, 0], c[0, 0]))
+            return b, product(a, b)
+
+        return lax.fori_loop(0, GRAPH_PRODUCTS, step, (b, c))[1]
+
+    return jax.jit(run)
+
+
+def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, float]]:
+    """Every stage alone, with the bytes that it must read and write (operations for grouped_mma)."""
+    stages = _stages.by_platform()["cuda" if jax.default_backend() == "gpu" else "cpu"]
+    n = len(a)
+    lhs, rhs = (lambda x: Operand(x[None], "brk")), (lambda x: Operand(x[None], "bkr"))
+    quantize = {
+        side: jax.jit(lambda x, view=view: stages.quantize(view(x), moduli))
+        for side, view in (("lhs", lhs), ("rhs", rhs))
+    }
+    statistics = jax.jit(lambda x: stages.stats(rhs(x), moduli))
+    multiply = jax.jit(stages.grouped_mma)
+    combine = jax.jit(lambda v, mu, nu, a, b: stages.combine(v, mu, nu, lhs(a), rhs(b)))
+
+    (ra, mu, _), (rb, nu, _) = quantize["lhs"](a), quantize["rhs"](b)
+    v = multiply(ra, rb)
+    return {
+        "stats": (Variant(partial(statistics, b)), b.nbytes),
+        "quantize_lhs": (Variant(partial(quantize["lhs"], a)), a.nbytes + ra.nbytes),
+        "quantize_rhs": (Variant(partial(quantize["rhs"], b)), b.nbytes + rb.nbytes),
+        "grouped_mma": (Variant(partial(multiply, ra, rb)), 2 * moduli * n**3),
+        "combine": (Variant(partial(combine, v, mu, nu, a, b)), v.nbytes + a.nbytes),
+    }
+
+
+def int8_variant(n: int) -> Variant:
+    """One s8 x s8 -> s32 product by cuBLAS, both operands contiguous along k as it wants them."""
+    bits = jax.random.bits(jax.random.key(n), (2, n, n), jnp.uint8)
+    x, y = lax.bitcast_convert_type(bits, jnp.int8)
+    options = {"xla_gpu_enable_triton_gemm": False}
+
+    @partial(jax.jit, compiler_options=options)
+    def multiply(x: Array, y: Array) -> Array:
+        return lax.dot_general(x, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+
+    return Variant(partial(multiply, x, y))
+
+
+def torch_int8_variant(n: int) -> Variant:
+    """The same through PyTorch, which calls cuBLASLt and takes the algorithm that it advises."""
+    import torch
+
+    x, y = (torch.randint(-128, 128, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
+
+    def call() -> Any:
+        torch._int_mm(x, y.t())
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    return Variant(call, wait=lambda event: event.synchronize())
+
+
+def time_stages(a: Array, b: Array, counts: list[int], options: argparse.Namespace) -> dict[int, dict[str, Any]]:
+    """For each number of moduli: times of the stages, their rates, and those of a copy and an INT8 product."""
+    n = len(a)
+    of_count = {moduli: stage_variants(a, b, moduli) for moduli in counts}
+    large = jnp.ones(COPY_ELEMENTS)
+    copy, int8 = Variant(partial(jax.jit(jnp.copy), large)), {"int8_tops": int8_variant(n)}
+    if options.torch:
+        int8["int8_torch_tops"] = torch_int8_variant(n)
+    stages = [variant for stages in of_count.values() for variant, _ in stages.values()]
+    take_turns([*stages, copy, *int8.values()], seconds=options.seconds / 2, rounds=min(3, options.rounds))
+
+    reference = {name: 2 * n**3 / variant.median / 1e9 for name, variant in int8.items()}
+    reference["copy_gbs"] = 2 * large.nbytes / copy.median / 1e6
+    result = {}
+    for moduli, stages in of_count.items():
+        rates = {name: work / variant.median / 1e6 for name, (variant, work) in stages.items()}
+        result[moduli] = {
+            "stages_ms": {name: variant.median for name, (variant, _) in stages.items()},
+            "mma_tops": rates.pop("grouped_mma") / 1e3,
+            "stages_gbs": rates,
+            **reference,
+        }
+    return result
+
+
+class Exact:
+    """Sampled outputs of A B, exactly: every product as a sum of two floats, every sum by math.fsum."""
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.rows, self.columns = (np.linspace(0, len(a) - 1, SAMPLES, dtype=int) for _ in range(2))
+        left, right = np.asarray(a[self.rows]), np.asarray(b[:, self.columns]).T
+        self.terms = [[[*split_product(x, y).ravel().tolist()] for y in right] for x in left]
+        self.scale = abs(left) @ abs(right).T
+
+    def error(self, c: Array) -> float:
+        """max |C - AB| / (|A||B|) over the samples, in units of 2^-53."""
+        sample = np.asarray(c[self.rows][:, self.columns])
+        errors = [
+            [math.fsum([*terms, -x]) for terms, x in zip(*row, strict=True)]
+            for row in zip(self.terms, sample.tolist(), strict=True)
+        ]
+        return float((abs(np.array(errors)) / self.scale).max() * 2**53)
+
+
+def split_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x y and its rounding error (T. J. Dekker, Numer. Math. 18, 224 (1971))."""
+
+    def halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        high = x * (2**27 + 1)
+        high = high - (high - x)
+        return high, x - high
+
+    product, (xh, xl), (yh, yl) = x * y, halves(x), halves(y)
+    return np.stack([product, ((xh * yh - product) + xh * yl + xl * yh) + xl * yl])
+
+
+def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one size."""
+    n, contracts = len(a), [Contract.native(), *options.contracts]
+    products: list[Product] = [jnp.dot, *(partial(jo.dot, contract=contract) for contract in options.contracts)]
+    jitted = [jax.jit(product) for product in products]
+    exact = Exact(a, b)
+    results = [product(a, b) for product in jitted]
+    errors = [exact.error(c) for c in results]
+
+    calls = [Variant(partial(product, a, b)) for product in jitted]
+    graphs = [Variant(partial(repeated(p), a, b, results[0]), GRAPH_PRODUCTS) for p in products if n <= GRAPH_SIZE]
+    with Watch() as watch:
+        take_turns([*calls, *graphs], seconds=options.seconds, rounds=options.rounds)
+    state = watch.summary()
+    counts = [contract.modulus_count(n) for contract in contracts]
+    del results
+    stages = time_stages(a, b, sorted({c.modulus_count(n) for c in options.stages}), options)
+
+    rows = []
+    for i, (contract, call) in enumerate(zip(contracts, calls, strict=True)):
+        row = {
+            "method": method if i else "jnp.dot",
+            "contract": str(contract),
+            "dtype": "float64",
+            **dict.fromkeys("mnk", n),
+            "batch": 1,
+            "moduli": counts[i],
+            "ms": call.median,
+            "ms_min": min(call.ms),
+            "native_ms": calls[0].median,
+            "ratio": calls[0].median / call.median,
+            "tflops": 2 * n**3 / call.median / 1e9,
+            "max_error": errors[i],
+            "stages_ms": {},
+        }
+        if graphs:
+            row |= {"ms_graph": graphs[i].median, "ratio_graph": graphs[0].median / graphs[i].median}
+        rows.append(row | stages.get(counts[i], {}) | state)
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    header = f"{'n':>6} {'contract':14} {'N':>2} {'ms':>9} {'TFLOPS':>7} {'ratio':>6} {'in graph':>8} {'error/u':>9}"
+    print(f"{header}  {'mma':>5} {'int8':>5} TOPS   stats q.lhs q.rhs combine / copy   {'W':>4} {'MHz':>5}")
+    for row in rows:
+        line = (
+            f"{row['n']:6d} {row['contract']:14} {row['moduli']:2d} {row['ms']:9.4f} {row['tflops']:7.1f}"
+            f" {row['ratio']:6.3f} {row.get('ratio_graph', math.nan):8.3f} {row['max_error']:9.3g}"
+        )
+        if row["stages_ms"]:
+            int8 = max(row[name] for name in ("int8_tops", "int8_torch_tops") if name in row)
+            shares = [rate / row["copy_gbs"] for rate in row["stages_gbs"].values()]
+            line += f"  {row['mma_tops']:5.0f} {int8:5.0f}        {' '.join(f'{share:5.2f}' for share in shares)}"
+            line += f"  {row['copy_gbs']:6.0f} GB/s"
+        if "power_w" in row:
+            line += f"   {row['power_w']:4.0f} {row['sm_mhz']:5.0f}"
+        print(line)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    contracts = ["moduli(14)", "moduli(15)", "mantissa(53)", "normwise(2)"]
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--contracts", type=Contract.parse, nargs="+", default=list(map(Contract.parse, contracts)))
+    stages = list(map(Contract.parse, contracts[:2]))
+    parser.add_argument(
+        "--stages", type=Contract.parse, nargs="*", default=stages, help="contracts whose stages are timed"
+    )
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn, after half of that to warm up")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--torch", action="store_true", help="time cuBLASLt's INT8 product through PyTorch, too")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--merge", action="store_true", help="keep the other rows of the file, if of the same kernels")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    jax.config.update("jax_enable_x64", True)
+    ffi_hash = _ffi.build_info()["ffi_hash"]
+    old = existing_rows(options.output, ffi_hash) if options.merge else []
+    chosen = [f"{name}={os.environ[name]}" for name in KERNEL_VARIABLES if name in os.environ]
+    driver, limit = query_gpu("driver_version", "power.limit")
+    meta = {
+        "ffi_hash": ffi_hash,
+        "gpu": jax.devices()[0].device_kind,
+        "driver": driver,
+        "jax": jax.__version__,
+        "date": datetime.date.today().isoformat(),
+        "power_limit_w": float(limit) if limit != "unknown" else None,
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+    }
+    largest = max(options.sizes)
+    a, b = (random_matrix(seed, largest) for seed in (1, 2))
+    rows: list[dict[str, Any]] = []
+    for n in options.sizes:
+        rows += measure(a[:n, :n], b[:n, :n], " ".join(["jax_ozaki", *chosen]), options)
+        save(options.output, meta, merged(old, rows))
+    print(meta)
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()

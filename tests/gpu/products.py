@@ -1,0 +1,64 @@
+"""Print hashes of the bits of fixed products, by name, as JSON.
+
+A program of its own: the environment variables that choose kernels hold for a process. On the CPU
+the largest product is computed for sampled rows and columns only, against the oracle too.
+"""
+
+import hashlib
+import json
+
+import jax
+import numpy as np
+
+import generators
+import oracle
+from jax_ozaki import Contract, matmul
+
+# batch, m, k, n and moduli: groups of one, two and three moduli last, every tile shape, k in two blocks.
+SIZES = (
+    (24, 37, 130, 41, 15),
+    (3, 129, 257, 300, 2),
+    (2, 300, 400, 260, 13),
+    (1, 513, 1000, 770, 14),
+    (1, 256, 512, 512, 16),
+    (1, 1, 5000, 1, 17),
+    (2, 130, 70, 66, 20),
+    (1, 5, 70000, 3, 15),
+    (1, 2048, 256, 2048, 15),
+)
+LARGE, LARGE_MODULI = 4096, 15
+
+
+def digest(c):
+    return hashlib.sha256(oracle.bits(c).tobytes()).hexdigest()
+
+
+def product(a, b, moduli):
+    return np.asarray(jax.jit(lambda a, b: matmul(a, b, contract=Contract.moduli(moduli)))(a, b))
+
+
+def small(batch, m, k, n, moduli):
+    rng = np.random.default_rng(m)
+    if batch > 1:
+        a, b, _ = generators.problems(rng, batch, m, k, n, moduli=moduli)
+    else:
+        a, b = generators.operands(rng, m, k, n, rows=generators.phi(2), columns=generators.phi(0.5))
+        a[-1, -1], b[0, -1] = np.inf, np.nan
+    return digest(product(a, b, moduli))
+
+
+def large():
+    rng = np.random.default_rng(1)
+    a, b = generators.operands(rng, LARGE, LARGE, LARGE, rows=generators.phi(1), columns=generators.phi(1))
+    rows, columns = (np.sort(rng.choice(LARGE, 32, replace=False)) for _ in range(2))
+    if jax.default_backend() == "cpu":
+        sample = product(a[rows], b[:, columns], LARGE_MODULI)
+        exact = oracle.product(a[rows[:2]], b[:, columns[:2]], LARGE_MODULI)
+        oracle.assert_same_bits(sample[:2, :2], exact)
+        return {"4096^3 sampled": digest(sample)}
+    c = product(a, b, LARGE_MODULI)
+    return {"4096^3 sampled": digest(c[rows][:, columns]), "4096^3": digest(c)}
+
+
+jax.config.update("jax_enable_x64", True)
+print(json.dumps({str(sizes): small(*sizes) for sizes in SIZES} | large()))
