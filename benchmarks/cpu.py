@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,7 @@ def tracing(repeats: int) -> None:
     """Time to trace one product in a fresh function, in a chain of products of new shapes."""
 
     def chain(dot: Callable[..., jax.Array], sizes: list[int]) -> Callable[[], object]:
-        arrays = [jax.ShapeDtypeStruct((m, k), jnp.float64) for m, k in zip(sizes, sizes[1:], strict=False)]
+        arrays = [jax.ShapeDtypeStruct((m, k), jnp.float64) for m, k in pairwise(sizes)]
 
         def multiply(*matrices: jax.Array) -> jax.Array:
             product = matrices[0]

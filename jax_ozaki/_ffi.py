@@ -70,6 +70,7 @@ def build_info() -> dict[str, Any]:
         "cuda": has_cuda(),
         "cuda_problem": _cuda_problem,
         "cuda_archs": tuple(cuda.get("cuda_archs", "").split()),
+        "cuda_mma": cuda.get("cuda_mma"),
     }
 
 

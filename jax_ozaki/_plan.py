@@ -15,20 +15,25 @@ import jax.numpy as jnp
 from . import _moduli
 from ._contract import Contract, resolve
 
-ALIGNMENT = 16
-"""Residues are padded along k, and reduced products along n, to this many bytes."""
+_VECTOR, _CACHE_LINE = 16, 128
 
 _SMALLEST_BLOCK = 64
 
 
-def padded(size: int) -> int:
-    """``size`` rounded up to the alignment of residues."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def padded(n: int) -> int:
+    """Bytes of a row of reduced products: ``n`` rounded up to whole vectors."""
+    return -(-n // _VECTOR) * _VECTOR
+
+
+def padded_k(k: int) -> int:
+    """Bytes of a row of residues: ``k`` rounded up to whole vectors, and to cache lines where rows are long."""
+    unit = _VECTOR if k < 4 * _CACHE_LINE else _CACHE_LINE
+    return -(-k // unit) * unit
 
 
 def workspace_size(moduli: int, batch: int, m: int, n: int, k: int) -> int:
     """Bytes of residues of both operands and of their reduced products."""
-    return moduli * batch * (m * padded(k) + n * padded(k) + m * padded(n))
+    return moduli * batch * ((m + n) * padded_k(k) + m * padded(n))
 
 
 @dataclass(frozen=True)

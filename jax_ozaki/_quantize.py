@@ -17,7 +17,7 @@ from . import _stages
 from ._compat import Primitive, batching, evaluate_eagerly
 from ._dimensions import Groups
 from ._operand import view
-from ._plan import padded
+from ._plan import padded_k
 from ._primitive import lower_stages, register_lowering
 from ._stages import Quantized
 
@@ -58,7 +58,7 @@ def _statistics_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
 @ozaki_quantize_p.def_abstract_eval
 def _quantize_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
     batch, free, k = _shapes(x, groups)
-    residues = jax.core.ShapedArray((*batch, moduli, *free, padded(k)), jnp.uint8)
+    residues = jax.core.ShapedArray((*batch, moduli, *free, padded_k(k)), jnp.uint8)
     return [residues, *_row_avals(x, groups)]
 
 

@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from . import _moduli
 from ._operand import Operand
-from ._plan import padded
+from ._plan import padded, padded_k
 
 SCALE_NAN = -(2**31)
 """Scale of a row that holds a NaN."""
@@ -119,7 +119,7 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
         for half in halves:
             residue = residue * ((_u64(1) << half.astype(_u64)) % p) % p
         planes.append(jnp.where(negative & (residue > 0), p - residue, residue).astype(jnp.uint8))
-    tail = ((0, 0), (0, 0), (0, 0), (0, padded(operand.k) - operand.k))
+    tail = ((0, 0), (0, 0), (0, 0), (0, padded_k(operand.k) - operand.k))
     return jnp.pad(jnp.stack(planes, axis=1), tail)
 
 
@@ -133,8 +133,9 @@ def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
     return residues(operand, scale, moduli), scale, table
 
 
-def grouped_mma(lhs: Array, rhs: Array) -> Array:
+def grouped_mma(lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
     """v = X (P/p)^-1 mod p for every modulus p: uint8[batch, moduli, m, padded n]."""
+    del summand  # always residues
     moduli, k, n = lhs.shape[1], lhs.shape[3], rhs.shape[2]
     inverses = _moduli.crt(moduli).inverses
     planes = [jnp.zeros((lhs.shape[0], lhs.shape[2], n), jnp.int32)] * moduli
@@ -153,22 +154,21 @@ _K_BLOCK = 2**15
 """Longest contraction of unsigned bytes that a signed 32-bit sum holds."""
 
 
-def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array:
+def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
     """C = RNE(X 2^-(mu + nu)) as float64[batch, m, n], special values classified."""
     v = v[..., : rhs.rows].astype(_u64)
-    negative, limbs = _reconstruct(v)
+    negative, limbs = _reconstruct(v, moduli)
     exponent = -(lhs_scale[..., :, None].astype(_i64) + rhs_scale[..., None, :].astype(_i64))
     c = _round_to_float64(negative, limbs, exponent)
     special = (lhs_scale <= SCALE_INF)[..., :, None] | (rhs_scale <= SCALE_INF)[..., None, :]
     return jnp.where(special, _classify(lhs, rhs), c)
 
 
-def _reconstruct(v: Array) -> tuple[Array, list[Array]]:
+def _reconstruct(v: Array, moduli: int) -> tuple[Array, list[Array]]:
     """(X < 0, |X| in 32-bit limbs, lowest first) from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
 
     X = sum_i v_i P/p_i - q P with q = round(sum_i v_i / p_i), right for |X| <= P (1/2 - 2^-8).
     """
-    moduli = v.shape[1]
     crt = _moduli.crt(moduli)
     fraction_bits = 40
     modulus = 2 ** (32 * crt.limbs)

@@ -6,8 +6,10 @@ quantizations. A platform without handlers runs the stages of ``_reference`` ins
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from . import _moduli, _reference
+from . import _ffi, _moduli, _reference
+from ._compat import initialized_platforms
 from ._operand import Axis, Operand
-from ._plan import Blocks, padded
+from ._plan import Blocks, padded, padded_k
 
 
 class Quantized(NamedTuple):
@@ -31,9 +34,12 @@ class Quantized(NamedTuple):
     """int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags"""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
-        """``size`` batch elements, rows or k from ``start``; k in multiples of the alignment."""
+        """``size`` batch elements, rows or k from ``start``; k in multiples of the statistics' chunk.
+
+        A block of k is as long as its own residues would be: it never leaves the padded rows.
+        """
         if axis == "k":
-            return self._replace(residues=lax.dynamic_slice_in_dim(self.residues, start, padded(size), 3))
+            return self._replace(residues=lax.dynamic_slice_in_dim(self.residues, start, padded_k(size), 3))
         axes = (0, 0, 0) if axis == "b" else (2, 1, 1)
         return Quantized(*(lax.dynamic_slice_in_dim(x, start, size, i) for x, i in zip(self, axes, strict=True)))
 
@@ -44,8 +50,12 @@ class Stages(Protocol):
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]: ...
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]: ...
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array: ...
-    def grouped_mma(self, lhs: Array, rhs: Array) -> Array: ...
-    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array: ...
+    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
+        """v for ``combine``; as a ``summand``, residues that may be added before."""
+
+    def combine(
+        self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int
+    ) -> Array: ...
 
 
 class Handlers:
@@ -54,41 +64,79 @@ class Handlers:
     def __init__(self, scratch_bytes: Callable[[Operand], int]) -> None:
         self._scratch_bytes = scratch_bytes
 
+    def _call(self, stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
+        # Attributes are typed exactly: every one an int64.
+        return jax.ffi.ffi_call(_ffi.target(stage), results)(
+            *operands, **{name: np.int64(value) for name, value in attributes.items()}
+        )
+
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))
-        scale, table, _ = _call("stats", types, operand.array, moduli=moduli, **_layout(operand))
+        scale, table, _ = self._call("stats", types, operand.array, moduli=moduli, **_layout(operand))
         return scale, table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
         types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
-        residues, scale, table, _ = _call("quantize", types, operand.array, **_layout(operand))
+        residues, scale, table, _ = self._call("quantize", types, operand.array, **_layout(operand))
         return residues, scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
-        return _call("residues", _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
+        return self._call("residues", _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
 
-    def grouped_mma(self, lhs: Array, rhs: Array) -> Array:
+    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
         batch, moduli, m, _ = lhs.shape
-        return _call("grouped_mma", _type((batch, moduli, m, padded(rhs.shape[2])), jnp.uint8), lhs, rhs)
+        return self._call("grouped_mma", _type((batch, moduli, m, padded(rhs.shape[2])), jnp.uint8), lhs, rhs)
 
-    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand) -> Array:
+    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
         result = _type((lhs.batch, lhs.rows, rhs.rows), jnp.float64)
-        return _call("combine", result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, k=lhs.k, **strides)
+        return self._call(
+            "combine", result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, moduli=moduli, k=lhs.k, **strides
+        )
 
     def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
         return _type((self._scratch_bytes(operand),), jnp.uint8)
 
 
+class CudaHandlers(Handlers):
+    """The handlers of NVIDIA GPUs, whose matrix kernels can also write partial sums of the CRT."""
+
+    def __init__(self) -> None:
+        super().__init__(_partial_statistics_bytes)
+        self._partial_crt = _choice("JAX_OZAKI_CUDA_EPILOGUE", ("residues", "partial_crt")) == "partial_crt"
+
+    def _call(self, stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
+        # Where there is no GPU, this lowers for another machine.
+        if not _ffi.has_cuda() and "cuda" in initialized_platforms():
+            raise RuntimeError(
+                f"jax has an NVIDIA GPU here, but jax_ozaki no CUDA kernels: {_ffi.build_info()['cuda_problem']}. "
+                "Install jax_ozaki again where a CUDA compiler (nvcc) is found, or use Contract.native()."
+            )
+        return super()._call(stage, results, *operands, **attributes)
+
+    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
+        if summand or not self._partial_crt:
+            return super().grouped_mma(lhs, rhs)
+        batch, moduli, m, _ = lhs.shape
+        groups = -(-moduli // _moduli.GROUP_SIZE)
+        return self._call("grouped_mma", _type((batch, groups, m, padded(rhs.shape[2])), jnp.uint32), lhs, rhs)
+
+
+def _partial_statistics_bytes(operand: Operand) -> int:
+    """32 bytes for every chunk of a row."""
+    return 32 * operand.batch * operand.rows * -(-operand.k // _moduli.CHUNK)
+
+
+def _choice(variable: str, allowed: tuple[str, ...]) -> str:
+    """The value of an environment variable, by default the first of those allowed."""
+    value = os.environ.get(variable) or allowed[0]
+    if value not in allowed:
+        raise ValueError(f"{variable}={value!r}: allowed are {', '.join(allowed)}.")
+    return value
+
+
 _AXES: tuple[Axis, ...] = ("b", "r", "k")
 _type = jax.ShapeDtypeStruct
-
-
-def _call(stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
-    # Attributes are typed exactly: every one an int64.
-    return jax.ffi.ffi_call(f"jax_ozaki.{stage}.v1", results)(
-        *operands, **{name: np.int64(value) for name, value in attributes.items()}
-    )
 
 
 def _layout(operand: Operand) -> dict[str, int]:
@@ -104,7 +152,7 @@ def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeSt
 
 
 def _residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
-    return _type((operand.batch, moduli, operand.rows, padded(operand.k)), jnp.uint8)
+    return _type((operand.batch, moduli, operand.rows, padded_k(operand.k)), jnp.uint8)
 
 
 @dataclass(frozen=True)
@@ -166,7 +214,8 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks) -
 def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
     assert lhs.quantized and rhs.quantized
     v = stages.grouped_mma(lhs.quantized.residues, rhs.quantized.residues)
-    return stages.combine(v, lhs.quantized.scale, rhs.quantized.scale, lhs.operand, rhs.operand)
+    moduli = lhs.quantized.residues.shape[1]
+    return stages.combine(v, lhs.quantized.scale, rhs.quantized.scale, lhs.operand, rhs.operand, moduli)
 
 
 def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
@@ -175,14 +224,15 @@ def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_bloc
 
     def accumulate(start: Array | int, size: int, total: Array) -> Array:
         a, b = lhs.block("k", start, size), rhs.block("k", start, size)
-        v = stages.grouped_mma(a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli))
+        residues = a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli)
+        v = stages.grouped_mma(*residues, summand=True)
         sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
         planes = [sums[:, i] % p for i, p in enumerate(_moduli.MODULI[:moduli])]
         return jnp.stack(planes, axis=1).astype(jnp.uint8)
 
     shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
     v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
-    return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand)
+    return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
 
 
 def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
@@ -195,11 +245,7 @@ def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array]
     return body(full * block, tail, carry) if tail else carry
 
 
+@cache
 def by_platform() -> dict[str | None, Stages]:
     """The stages of each lowering platform; None stands for every other platform."""
-    return {"cpu": Handlers(lambda operand: 0), "cuda": Handlers(_cuda_scratch_bytes), None: _reference}
-
-
-def _cuda_scratch_bytes(operand: Operand) -> int:
-    """Partial statistics, 32 bytes for every chunk of a row."""
-    return 32 * operand.batch * operand.rows * -(-operand.k // _moduli.CHUNK)
+    return {"cpu": Handlers(lambda operand: 0), "cuda": CudaHandlers(), None: _reference}

@@ -12,7 +12,7 @@ import generators
 import oracle
 from jax_ozaki import _moduli, _reference, _stages
 from jax_ozaki._operand import Operand
-from jax_ozaki._plan import Blocks
+from jax_ozaki._plan import Blocks, padded_k
 from oracle import assert_same_bits
 
 HANDLERS = _stages.Handlers(lambda operand: 0)
@@ -58,7 +58,7 @@ def rows_of(n, k, rng):
 
 
 @pytest.mark.parametrize("stages", [HANDLERS, _reference], ids=["handlers", "reference"])
-@pytest.mark.parametrize(("n", "k"), [(n, k) for n in COUNTS for k in (37, 300)])
+@pytest.mark.parametrize(("n", "k"), [(n, k) for n in COUNTS for k in (37, 520)])
 def test_quantize(stages, n, k):
     x = rows_of(n, k, np.random.default_rng(n))
     order = ORDERS[COUNTS.index(n) % len(ORDERS)] if k == 37 else ORDERS[(COUNTS.index(n) + 1) % len(ORDERS)]
@@ -74,7 +74,7 @@ def test_quantize(stages, n, k):
     np.testing.assert_array_equal(stats_scale, scale)
     np.testing.assert_array_equal(stats_table, table)
 
-    assert residues.shape == (2, n, x.shape[1], -(-k // 16) * 16)
+    assert residues.shape == (2, n, x.shape[1], padded_k(k))
     assert not residues[..., k:].any()
     integers = oracle.quantize(x, expected_scale)
     p = moduli_column(n)

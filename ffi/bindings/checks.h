@@ -24,8 +24,7 @@ class Checks {
 
   xla::ffi::Error error() const {
     return ok() ? xla::ffi::Error::Success()
-                : xla::ffi::Error::InvalidArgument(std::string("jax_ozaki.") + target_ + ": " +
-                                                   problem_);
+                : xla::ffi::Error::InvalidArgument(std::string(target_) + ": " + problem_);
   }
 
   void require(bool holds, const std::string& problem) {

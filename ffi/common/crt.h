@@ -77,19 +77,26 @@ OZAKI_HD uint64_t round_to_float64(Limbs<L> x, int scale) {
   OZAKI_UNROLL
   for (int l = 0; l < L - 3; ++l) rest |= x.at[l];
 
-  // A subnormal keeps fewer bits: the same rounding, further to the right.
-  const uint64_t negative = sign != 0 ? kSignBit : 0;
+  const uint32_t high = static_cast<uint32_t>(leading >> 32), low = static_cast<uint32_t>(leading);
+  const uint64_t negative = uint64_t{sign & 0x80000000} << 32;
+  if (field >= 1 && field < 2047) {
+    // All but always. The leading one adds one to the exponent field, as a carry out of rounding
+    // does.
+    const uint32_t kept = low >> 11 | high << 21;
+    const uint32_t dropped = low << 21 | (rest != 0 ? 1 : 0);
+    const uint32_t upper = (high >> 11) + (static_cast<uint32_t>(field - 1) << 20);
+    return negative |
+           ((uint64_t{upper} << 32 | kept) + (dropped + (kept & 1) > 0x80000000 ? 1 : 0));
+  }
   if (field >= 2047) return negative | kInfinityBits;
-  const bool normal = field >= 1;
-  const int drop = normal ? 11 : 12 - field;
+  // A subnormal keeps fewer bits.
+  const int drop = 12 - field;
   if (drop > 64) return negative;
   const uint64_t kept = drop == 64 ? 0 : leading >> drop;
   const uint64_t dropped = leading << (64 - drop);
   constexpr uint64_t kHalf = uint64_t{1} << 63;
   const bool up = dropped > kHalf || (dropped == kHalf && (rest != 0 || (kept & 1) != 0));
-  // The leading one of `kept` adds one to a normal exponent field, as a carry out of rounding does.
-  const uint64_t base = normal ? static_cast<uint64_t>(field - 1) << 52 : 0;
-  return negative | (base + kept + (up ? 1 : 0));
+  return negative | (kept + (up ? 1 : 0));
 }
 
 }  // namespace ozaki

@@ -16,10 +16,19 @@ struct Layout {
   }
 };
 
-// Residues are padded along k, and v along n, to whole 16-byte vectors.
+OZAKI_HD int64_t round_up(int64_t extent, int64_t unit) {
+  return (extent + unit - 1) / unit * unit;
+}
+
+// The products v are padded along n to whole 16-byte vectors.
 constexpr int64_t kVectorBytes = 16;
-OZAKI_HD int64_t padded(int64_t extent) {
-  return (extent + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+OZAKI_HD int64_t padded(int64_t n) { return round_up(n, kVectorBytes); }
+
+// Residues are padded along k likewise, and to whole 128-byte cache lines where that is at most a
+// quarter more: the rows of a matrix product then share no line.
+constexpr int64_t kLineBytes = 128, kMinLines = 4;
+OZAKI_HD int64_t padded_k(int64_t k) {
+  return round_up(k, k < kMinLines * kLineBytes ? kVectorBytes : kLineBytes);
 }
 
 }  // namespace ozaki

@@ -20,6 +20,10 @@ struct RowStatistics {
 };
 static_assert(sizeof(RowStatistics) == 32, "the size of a chunk in scratch buffers");
 
+// Fields of a row in the stats array, int64 [batch, rows, kStatsFields]: emax, lsb, sumsq, nnz,
+// flags.
+constexpr int kStatsFields = 5;
+
 OZAKI_HD uint32_t element_flags(uint64_t bits) {
   return (is_nan(bits) ? kHasNaN : 0u) | (is_inf(bits) ? kHasInf : 0u);
 }

@@ -97,18 +97,11 @@ struct Choice {
 };
 
 Choice choose_kernel() {
-  const MmaKernel* const kernels[] = {
-#if defined(__x86_64__)
-      &kMmaAvx512Vnni, &kMmaAvx2,
-#elif defined(__aarch64__)
-      &kMmaNeon,
-#endif
-      &kMmaGeneric};
   const char* variable = std::getenv("JAX_OZAKI_CPU_ISA");
   const std::string wanted = variable ? variable : "";
 
   std::string names;
-  for (const MmaKernel* kernel : kernels) {
+  for (const MmaKernel* kernel : mma_kernels()) {
     if (!kernel->supported()) continue;
     if (wanted.empty() || wanted == kernel->name) return {{kernel->name, ""}, kernel};
     names += std::string(names.empty() ? "" : ", ") + kernel->name;

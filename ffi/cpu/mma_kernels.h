@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "common/residue.h"
 #include "cpu/grouped_mma.h"
@@ -39,6 +40,17 @@ struct MmaKernel {
 };
 
 extern const MmaKernel kMmaGeneric, kMmaAvx2, kMmaAvx512Vnni, kMmaNeon;
+
+// Those of this architecture, the fastest first; a CPU may not support all.
+inline std::vector<const MmaKernel*> mma_kernels() {
+  return {
+#if defined(__x86_64__)
+      &kMmaAvx512Vnni, &kMmaAvx2,
+#elif defined(__aarch64__)
+      &kMmaNeon,
+#endif
+      &kMmaGeneric};
+}
 
 // The product by a kernel that this CPU supports.
 void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, uint8_t* v,

@@ -40,7 +40,7 @@ struct ResidueKernel {
 void block_residues(const Operand& operand, const RowBlock& block, int moduli, const int32_t* scale,
                     uint8_t* residues, Tile& tile) {
   const Layout& layout = operand.layout;
-  const int64_t row_bytes = padded(layout.k), modulus_bytes = layout.rows * row_bytes;
+  const int64_t row_bytes = padded_k(layout.k), modulus_bytes = layout.rows * row_bytes;
   uint8_t* out = residues + block.batch * moduli * modulus_bytes + block.first * row_bytes;
   for (int64_t k = 0; k < layout.k; k += kTileK) {
     load_tile(operand, block, k, tile);

@@ -1,4 +1,4 @@
-// From float64 operands to residues: uint8[batch, moduli, rows, padded(k)], the tails zero.
+// From float64 operands to residues: uint8[batch, moduli, rows, padded_k(k)], the tails zero.
 #pragma once
 
 #include "cpu/statistics.h"

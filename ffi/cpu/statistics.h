@@ -16,10 +16,6 @@ struct Operand {
   Layout layout;
 };
 
-// Fields of a row in the stats array, int64[batch, rows, kStatsFields]: emax, lsb, sumsq, nnz,
-// flags.
-constexpr int kStatsFields = 5;
-
 // Rows and elements of them that are read at once: whole cache lines of an operand whose rows lie
 // side by side, whole chunks of the statistics.
 constexpr int kTileRows = 16;

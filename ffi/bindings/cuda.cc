@@ -1,0 +1,168 @@
+// FFI handlers of the CUDA stages and the Python module _cuda that registers them.
+//
+// All are compatible with command buffers: a handler enqueues the same launches for the same
+// shapes, allocates nothing and waits for nothing.
+#include <cuda_runtime_api.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdlib>
+
+#include "bindings/handlers.h"
+#include "cuda/combine.h"
+#include "cuda/grouped_mma.h"
+#include "cuda/quantize.h"
+#include "cuda/statistics.h"
+
+namespace ozaki {
+namespace {
+
+using Stream = ffi::PlatformStream<cudaStream_t>;
+
+// The kernels of the grouped product that JAX_OZAKI_CUDA_MMA asks for, read once.
+struct MmaChoice {
+  std::string name, error;
+  MmaPath path;
+};
+
+MmaChoice choose_mma() {
+  const char* variable = std::getenv("JAX_OZAKI_CUDA_MMA");
+  const std::string name = variable && *variable ? variable : "auto";
+  if (name == "auto") return {name, "", MmaPath::kAuto};
+  if (name == "wgmma") return {name, "", MmaPath::kWgmma};
+  if (name == "mma_sync") return {name, "", MmaPath::kMmaSync};
+  return {name, "JAX_OZAKI_CUDA_MMA is '" + name + "', allowed are: auto, wgmma, mma_sync",
+          MmaPath::kAuto};
+}
+
+const MmaChoice& mma_choice() {
+  static const MmaChoice choice = choose_mma();
+  return choice;
+}
+
+// Runs `launch(device)` where the checks hold and this build covers the current device.
+template <typename Launch>
+ffi::Error enqueue(const Checks& checks, const Launch& launch) {
+  if (!checks.ok()) return checks.error();
+  const Device* device = nullptr;
+  if (const Status status = current_device(device); !status.ok()) {
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      "jax_ozaki: " + status.cause() + " (built for: " OZAKI_CUDA_ARCHS ")");
+  }
+  if (const Status status = launch(*device); !status.ok()) {
+    return ffi::Error::Internal("jax_ozaki: " + status.cause());
+  }
+  return ffi::Error::Success();
+}
+
+// The kernels count the rows of a batch in 32 bits; an empty operand would be an empty launch.
+void check_limits(Checks& checks, const char* name, const Layout& layout) {
+  checks.require(layout.batch >= 1 && layout.rows >= 1 && layout.k >= 1,
+                 std::string("the layout of ") + name + " is empty");
+  checks.require(!checks.ok() || layout.rows <= INT32_MAX / layout.batch,
+                 std::string(name) + " has more than 2^31 - 1 rows in its batch");
+  checks.require(layout.k <= INT32_MAX, std::string(name) + " has k above 2^31 - 1");
+}
+
+void check_scratch(Checks& checks, const Layout& layout, const U8& scratch) {
+  if (!checks.ok()) return;
+  const int64_t given = scratch.element_count(), needed = scratch_bytes(layout);
+  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
+                                      std::to_string(needed));
+}
+
+MmaOutput kind_of(const V& v) {
+  return is_words(v) ? MmaOutput::kPartialCrt : MmaOutput::kResidues;
+}
+
+ffi::Error stats_handler(cudaStream_t stream, F64 x, Result<S32> scale, Result<S64> stats,
+                         Result<U8> scratch, StatsAttributes attributes) {
+  const Layout& layout = attributes.layout;
+  Checks checks = check_stats(x, attributes, *scale, *stats);
+  check_limits(checks, "x", layout);
+  check_scratch(checks, layout, *scratch);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_statistics(x.typed_data(), layout, static_cast<int>(attributes.moduli),
+                             {scale->typed_data(), stats->typed_data()}, scratch->typed_data(),
+                             device, stream);
+  });
+}
+
+ffi::Error quantize_handler(cudaStream_t stream, F64 x, Result<U8> residues, Result<S32> scale,
+                            Result<S64> stats, Result<U8> scratch, Layout layout) {
+  Checks checks = check_quantize(x, layout, *residues, *scale, *stats);
+  check_limits(checks, "x", layout);
+  check_scratch(checks, layout, *scratch);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_quantize(x.typed_data(), layout, moduli_of(*residues),
+                           {scale->typed_data(), stats->typed_data()}, residues->typed_data(),
+                           scratch->typed_data(), device, stream);
+  });
+}
+
+ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> residues,
+                            Layout layout) {
+  Checks checks = check_residues(x, layout, scale, *residues);
+  check_limits(checks, "x", layout);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_residues(x.typed_data(), layout, moduli_of(*residues), scale.typed_data(),
+                           residues->typed_data(), device, stream);
+  });
+}
+
+ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v) {
+  Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytesAndWords);
+  const MmaChoice& choice = mma_choice();
+  checks.require(choice.error.empty(), choice.error);
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  return enqueue(checks, [&](const Device& device) {
+    const Status status =
+        launch_grouped_mma({lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
+                            extents.moduli, extents.m, extents.n, extents.kp, kind_of(*v)},
+                           device, stream, choice.path);
+    if (status.ok() || choice.path == MmaPath::kAuto) return status;
+    return Status(status.cause() + " (JAX_OZAKI_CUDA_MMA is '" + choice.name + "')");
+  });
+}
+
+ffi::Error combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
+                           Result<F64> c, CombineAttributes attributes) {
+  Checks checks = check_combine(v, scale_a, scale_b, a, b, *c, attributes, VTypes::kBytesAndWords);
+  const CombineLayouts layouts = combine_layouts(*c, attributes);
+  check_limits(checks, "a", layouts.a);
+  check_limits(checks, "b", layouts.b);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_combine({v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(),
+                           c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
+                          static_cast<int>(attributes.moduli), device, stream);
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kStats, stats_handler, bind_stats<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kQuantize, quantize_handler, bind_quantize<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kResidues, residues_handler, bind_residues<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+nb::dict build_info() {
+  nb::dict info = common_build_info();
+  info["cuda_archs"] = OZAKI_CUDA_ARCHS;
+  info["cuda_mma"] = mma_choice().name;
+  return info;
+}
+
+}  // namespace
+}  // namespace ozaki
+
+NB_MODULE(_cuda, module) {
+  using namespace ozaki;
+  module.def(
+      "registrations",
+      [] { return registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine}); },
+      "Target name -> capsule of its FFI handler.");
+  module.def("build_info", &build_info, "What this module was built from, and how.");
+}
