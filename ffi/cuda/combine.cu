@@ -1,0 +1,175 @@
+#include <utility>
+
+#include "combine.h"
+#include "common/classify.h"
+#include "common/crt.h"
+#include "common/scale.h"
+
+namespace ozaki {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Residues of N moduli: a thread takes eight columns, one 8-byte load a modulus.
+template <int N>
+struct Residues {
+  static constexpr int kModuli = N, kPlanes = N, kColumns = 8;
+  using Element = uint8_t;
+  using Vector = uint2;
+
+  static __device__ __forceinline__ void partial_sums(const Vector (&v)[N], int e,
+                                                      uint32_t (&y)[Crt<N>::kGroups]) {
+    uint32_t bytes[N];
+#pragma unroll
+    for (int z = 0; z < N; ++z) bytes[z] = __byte_perm(e < 4 ? v[z].x : v[z].y, 0, 0x4440 + e % 4);
+    partial_crt<N>(bytes, y);
+  }
+};
+
+// Partial sums of the CRT: four columns, one 16-byte load a group of moduli.
+template <int N>
+struct PartialSums {
+  static constexpr int kModuli = N, kPlanes = Crt<N>::kGroups, kColumns = 4;
+  using Element = uint32_t;
+  using Vector = uint4;
+
+  static __device__ __forceinline__ void partial_sums(const Vector (&v)[kPlanes], int e,
+                                                      uint32_t (&y)[kPlanes]) {
+#pragma unroll
+    for (int g = 0; g < kPlanes; ++g) {
+      y[g] = e == 0 ? v[g].x : e == 1 ? v[g].y : e == 2 ? v[g].z : v[g].w;
+    }
+  }
+};
+
+// A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
+// columns.
+struct CombineGrid {
+  int64_t np;
+  int log2_lanes;
+  uint32_t column_blocks;
+  int64_t blocks;
+};
+
+// Writes a thread's outputs of rows and columns with non-finite elements.
+template <int kColumns>
+__device__ __noinline__ void replace_special_outputs(const Combine& args, int64_t batch, int64_t i,
+                                                     int64_t column) {
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  const int32_t scale_a = args.scale_a[batch * m + i];
+  const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
+  for (int64_t j = column; j < min(column + kColumns, n); ++j) {
+    const int32_t scale_b = args.scale_b[batch * n + j];
+    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) continue;
+    uint64_t bits = kNaNBits;
+    if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
+      const uint64_t* b =
+          reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
+      SpecialSum sum;
+      for (int64_t h = 0; h < args.a_layout.k; ++h) {
+        sum.add(a[h * args.a_layout.stride_k], b[h * args.b_layout.stride_k]);
+      }
+      bits = sum.bits();
+    }
+    reinterpret_cast<uint64_t*>(args.c)[(batch * m + i) * n + j] = bits;
+  }
+}
+
+template <typename V>
+__global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 4 : 3)
+    combine_kernel(const __grid_constant__ Combine args, const CombineGrid grid) {
+  constexpr int N = V::kModuli, kPlanes = V::kPlanes, kColumns = V::kColumns;
+  using Vector = typename V::Vector;
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  const uint32_t row_block = blockIdx.x / grid.column_blocks;
+  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
+  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
+  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
+  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+  if (row >= args.a_layout.batch * m || column >= n) return;
+  const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
+
+  Vector v[kPlanes];
+  const auto* source = static_cast<const typename V::Element*>(args.v) +
+                       ((int64_t{batch} * kPlanes * m) + i) * grid.np + column;
+#pragma unroll
+  for (int z = 0; z < kPlanes; ++z) {
+    v[z] = __ldcs(reinterpret_cast<const Vector*>(source));
+    source += m * grid.np;
+  }
+
+  const int32_t scale_a = args.scale_a[row];
+  const int32_t* scales = args.scale_b + batch * n + column;
+  const bool inside = column + kColumns <= n;
+  int32_t scale_b[kColumns];
+  if (inside && n % 4 == 0) {
+#pragma unroll
+    for (int e = 0; e < kColumns; e += 4) {
+      *reinterpret_cast<int4*>(scale_b + e) = *reinterpret_cast<const int4*>(scales + e);
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kColumns; ++e) scale_b[e] = column + e < n ? scales[e] : 0;
+  }
+
+  unsigned long long* target = reinterpret_cast<unsigned long long*>(args.c) + row * n + column;
+#pragma unroll
+  for (int pair = 0; pair < kColumns; pair += 2) {
+    unsigned long long c[2];
+#pragma unroll
+    for (int e = pair; e < pair + 2; ++e) {
+      uint32_t y[Crt<N>::kGroups];
+      V::partial_sums(v, e, y);
+      // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
+      const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
+      c[e - pair] = round_to_float64(reconstruct<N>(y), scale);
+    }
+    if (inside && n % 2 == 0) {
+      __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
+    } else {
+      if (column + pair < n) __stcs(target + pair, c[0]);
+      if (column + pair + 1 < n) __stcs(target + pair + 1, c[1]);
+    }
+  }
+
+  int32_t smallest = scale_a;
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) smallest = min(smallest, scale_b[e]);
+  if (is_sentinel(smallest)) replace_special_outputs<kColumns>(args, batch, i, column);
+}
+
+struct CombineKernel {
+  void (*run)(Combine, CombineGrid);
+  int columns;  // of a thread
+};
+
+template <template <int> typename V, int... kOffsets>
+CombineKernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
+  static constexpr CombineKernel kKernels[] = {
+      {combine_kernel<V<kMinModuli + kOffsets>>, V<kMinModuli + kOffsets>::kColumns}...};
+  return kKernels[moduli - kMinModuli];
+}
+
+}  // namespace
+
+Status launch_combine(const Combine& combine, int moduli, const Device&, cudaStream_t stream) {
+  constexpr auto kCounts = std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>();
+  const CombineKernel kernel = combine.kind == MmaOutput::kPartialCrt
+                                   ? kernel_for<PartialSums>(moduli, kCounts)
+                                   : kernel_for<Residues>(moduli, kCounts);
+  const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
+  CombineGrid grid;
+  grid.np = padded(n);
+  const int64_t lanes = (n + kernel.columns - 1) / kernel.columns;
+  grid.log2_lanes = 0;
+  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
+  const int64_t width = int64_t{kernel.columns} << grid.log2_lanes;
+  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
+  const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
+  grid.blocks = (rows + height - 1) / height * grid.column_blocks;
+
+  kernel.run<<<static_cast<unsigned>(grid.blocks), kThreads, 0, stream>>>(combine, grid);
+  return launch_status("combine_kernel");
+}
+
+}  // namespace ozaki

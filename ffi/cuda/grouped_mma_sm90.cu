@@ -1,0 +1,354 @@
+// Grouped INT8 matrix product for sm_90a: one persistent launch over all tiles of all problems. A
+// producer thread streams operand tiles into a ring of shared-memory stages with bulk tensor
+// copies; two consumer warpgroups multiply them with wgmma, reduce the accumulators modulo p and
+// store.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "mma_epilogue.cuh"
+#include "mma_launch.h"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "tensor_map.h"
+#include "tile_scheduler.cuh"
+
+namespace ozaki {
+namespace {
+
+// Rows of the rhs that one copy brings, and that are permuted among themselves.
+constexpr int kRhsRows = 64;
+
+template <int kBlockN_, int kStages_, int kCluster_>
+struct Shape {
+  static constexpr int kConsumers = 2;  // warpgroups of 64 rows
+  static constexpr int kBlockM = 64 * kConsumers, kBlockN = kBlockN_, kBlockK = 128;
+  static constexpr int kStages = kStages_;
+  static constexpr int kCluster = kCluster_;  // CTAs with neighbouring tiles along m, one rhs tile
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+
+  static constexpr int kLhsBytes = kBlockM * kBlockK, kRhsBytes = kBlockN * kBlockK;
+  static constexpr int kStageBytes = kLhsBytes + kRhsBytes;
+
+  // Shared memory: a ring of stages, each [lhs tile | rhs tile]; for the partial CRT a group's
+  // first residues; barriers.
+  using Partial = PartialCrt<kBlockN / 8, 128 * kConsumers>;
+  static constexpr int kPartialOffset = kStages * kStageBytes;
+  template <MmaOutput kKind>
+  static constexpr int kBarrierOffset =
+      kPartialOffset + (kKind == MmaOutput::kPartialCrt ? Partial::kSharedBytes : 0);
+  template <MmaOutput kKind>
+  static constexpr int kSharedBytes = kBarrierOffset<kKind> + 2 * kStages * sizeof(uint64_t);
+
+  static_assert(kBlockK == 128, "a row of a stage is one 128-byte swizzle line");
+  static_assert(kKBlock % kBlockK == 0, "accumulators are folded between stages");
+  static_assert(kBlockN % (kRhsRows * kCluster) == 0, "each CTA copies whole blocks of rhs rows");
+  static_assert(kSharedBytes<MmaOutput::kPartialCrt> <= 227 * 1024, "more than a CTA may have");
+  static_assert(kLhsBytes % 1024 == 0 && kRhsBytes % 1024 == 0, "the swizzle repeats every 1024");
+};
+
+struct TensorMaps {
+  CUtensorMap lhs;           // (k, row, operand)
+  CUtensorMap rhs;           // (k, row, operand)
+  CUtensorMap rhs_permuted;  // (k, e, q, j, operand), see encode_rhs_permuted
+};
+
+// Columns whose rhs rows are permuted on their way to shared memory: whole blocks. The copy's box
+// cannot end inside a block, so that the rest keeps its order and the epilogue permutes bytes.
+template <MmaOutput kKind>
+__host__ __device__ constexpr int permuted_columns(int n) {
+  return kKind == MmaOutput::kResidues ? n / kRhsRows * kRhsRows : 0;
+}
+
+// Position in the ring of stages, the same sequence in the producer and the consumers.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Code for another architecture is a stub that cannot be launched with so many threads
+// (wgmma_available).
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define OZAKI_WGMMA_LAUNCH_BOUNDS __launch_bounds__(32)
+#else
+#define OZAKI_WGMMA_LAUNCH_BOUNDS __launch_bounds__(S::kThreads, 1)
+#endif
+
+template <typename S, MmaOutput kKind>
+__global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ TensorMaps maps,
+                                                       const __grid_constant__ MmaArguments args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t stages = ptx::shared_address(shared);
+  const uint32_t barriers = stages + S::template kBarrierOffset<kKind>;
+  const auto full = [&](int stage) { return barriers + stage * 8; };
+  const auto empty = [&](int stage) { return barriers + (S::kStages + stage) * 8; };
+
+  // A cluster takes one tile of kCluster * kBlockM rows, a CTA its part of it.
+  const uint32_t rank = S::kCluster > 1 ? ptx::cluster_cta_rank() : 0;
+  TileScheduler scheduler(args.grid, blockIdx.x / S::kCluster);
+  const auto first_row = [&](const Tile& tile) {
+    return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
+  };
+  const int k_tiles = (args.kp + S::kBlockK - 1) / S::kBlockK;
+  const int n_permuted = permuted_columns<kKind>(args.n);
+  RingPosition<S::kStages> ring;
+
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      ptx::mbarrier_init(full(stage), 1);
+      ptx::mbarrier_init(empty(stage), S::kConsumers * S::kCluster);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  if constexpr (S::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+
+  const int warpgroup = threadIdx.x / 128;
+  if (warpgroup == 0) {
+    // ---- Producer -------------------------------------------------------------------------------
+    ptx::registers_decrease<40>();
+    if (threadIdx.x == 0) {
+      constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
+      for (; !scheduler.done(); scheduler.next()) {
+        const Tile tile = scheduler.tile();
+        const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
+        for (int operand = moduli.operand; operand < moduli.operand + moduli.count; ++operand) {
+          for (int k = 0; k < k_tiles; ++k, ring.advance()) {
+            ptx::mbarrier_wait(empty(ring.stage), ring.parity ^ 1);
+            ptx::mbarrier_arrive_expect_bytes(full(ring.stage), S::kStageBytes);
+            const uint32_t lhs = stages + ring.stage * S::kStageBytes, rhs = lhs + S::kLhsBytes;
+            ptx::tma_load_3d<1>(lhs, &maps.lhs, full(ring.stage), k * S::kBlockK, first_row(tile),
+                                operand);
+#pragma unroll
+            for (int copy = 0; copy < kCopies; ++copy) {
+              const int block = rank * kCopies + copy;
+              const int row = tile.n * S::kBlockN + block * kRhsRows;
+              const uint32_t destination = rhs + block * kRhsRows * S::kBlockK;
+              if (row < n_permuted) {
+                ptx::tma_load_5d<S::kCluster>(destination, &maps.rhs_permuted, full(ring.stage),
+                                              k * S::kBlockK, row, 0, 0, operand);
+              } else {
+                ptx::tma_load_3d<S::kCluster>(destination, &maps.rhs, full(ring.stage),
+                                              k * S::kBlockK, row, operand);
+              }
+            }
+          }
+        }
+      }
+    }
+  } else {
+    // ---- Consumers ------------------------------------------------------------------------------
+    ptx::registers_increase<232>();
+    using Mma = ptx::Wgmma<S::kBlockN>;
+    const int consumer = warpgroup - 1, thread = threadIdx.x % 128, lane = thread % 32;
+    // A stage is free when the consumers of every CTA that its copies reach have read it.
+    const auto release = [&](int stage) {
+      if constexpr (S::kCluster > 1) {
+        if (thread < S::kCluster) ptx::mbarrier_arrive_at(empty(stage), thread);
+      } else {
+        if (thread == 0) ptx::mbarrier_arrive(empty(stage));
+      }
+    };
+
+    Tile next = scheduler.tile();
+    while (!scheduler.done()) {
+      const Tile tile = next;
+      const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
+      const int row = first_row(tile) + consumer * 64 + thread / 32 * 16 + lane / 4;
+      const size_t first_output = (static_cast<size_t>(tile.problem) * args.m + row) * args.np;
+      [[maybe_unused]]
+      typename S::Partial partial(shared + S::kPartialOffset, consumer * 128 + thread);
+
+      for (int part = 0; part < moduli.count; ++part) {
+        const Modulus& modulus = args.constants.modulus[moduli.first + part];
+        const uint32_t weights = args.constants.weights[moduli.first + part];
+        typename Mma::Accumulator acc;
+
+        // Main loop, one group of wgmmas in flight.
+        for (int k_begin = 0; k_begin < k_tiles; k_begin += kKBlock / S::kBlockK) {
+          const int k_end = min(k_begin + kKBlock / S::kBlockK, k_tiles);
+          int previous = -1;
+          for (int k = k_begin; k < k_end; ++k) {
+            ptx::mbarrier_wait(full(ring.stage), ring.parity);
+            const uint32_t lhs = stages + ring.stage * S::kStageBytes, rhs = lhs + S::kLhsBytes;
+            const uint64_t a = ptx::wgmma_descriptor(lhs + consumer * 64 * S::kBlockK);
+            const uint64_t b = ptx::wgmma_descriptor(rhs);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int kk = 0; kk < S::kBlockK / 32; ++kk) {
+              Mma::mma(acc, a + kk * 2, b + kk * 2, k > 0 || kk > 0);
+            }
+            ptx::wgmma_commit();
+            ptx::wgmma_wait<1>();
+            if (previous >= 0) release(previous);
+            previous = ring.stage;
+            if (k == 0 && part == 0) {  // the next tile's divisions hide behind the matrix unit
+              scheduler.next();
+              next = scheduler.tile();
+            }
+            ring.advance();
+          }
+          ptx::wgmma_wait<0>();
+          release(previous);
+          if (k_end < k_tiles) {
+#pragma unroll
+            for (uint32_t& a : acc) a = fold(a, modulus);
+          }
+        }
+
+        // Epilogue. In both halves, rows `row` and row + 8, the accumulators of eight columns
+        // follow those of the eight before by 4.
+        if constexpr (kKind == MmaOutput::kResidues) {
+          const int column = tile.n * S::kBlockN + 16 * (lane % 4);
+          uint8_t* const v = static_cast<uint8_t*>(args.output) + first_output;
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int block = 0; block < S::kBlockN / 64; ++block) {
+              uint32_t word[4];
+#pragma unroll
+              for (int i = 0; i < 4; ++i) {
+                const int at = (block * 8 + i * 2) * 4 + half * 2;
+                word[i] =
+                    residues(acc[at], acc[at + 1], acc[at + 4], acc[at + 5], weights, modulus);
+              }
+              if (tile.n * S::kBlockN + block * 64 >= n_permuted) transpose_quad(word, lane);
+              if (row + half * 8 < args.m && column + block * 64 < args.np) {
+                const size_t at = static_cast<size_t>(half * 8) * args.np + column + block * 64;
+                *reinterpret_cast<uint4*>(v + at) = make_uint4(word[0], word[1], word[2], word[3]);
+              }
+            }
+          }
+        } else if (part + 1 < moduli.count) {
+#pragma unroll
+          for (int i = 0; i < S::kBlockN / 8; ++i) {
+            partial.push(i, residues(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3],
+                                     weights, modulus));
+          }
+        } else {
+          uint32_t multiplier[kGroupSize];
+          group_multipliers(args.constants, moduli, multiplier);
+          const int column = tile.n * S::kBlockN + 2 * (lane % 4);
+          uint32_t* const y = static_cast<uint32_t*>(args.output) + first_output;
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int i = 0; i < S::kBlockN / 8; ++i) {
+              uint32_t pair[2];
+#pragma unroll
+              for (int e = 0; e < 2; ++e) {
+                const int byte = half * 2 + e;
+                const uint32_t last = epilogue_float(acc[4 * i + byte], weights, modulus);
+                pair[e] = partial.join(i, byte, last, multiplier);
+              }
+              if (row + half * 8 < args.m && column + i * 8 < args.np) {
+                const size_t at = static_cast<size_t>(half * 8) * args.np + column + i * 8;
+                *reinterpret_cast<uint2*>(y + at) = make_uint2(pair[0], pair[1]);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // No CTA may leave while copies or arrivals of its neighbour are on their way to it.
+  if constexpr (S::kCluster > 1) ptx::cluster_sync();
+#endif
+}
+
+// Boxes of 64 rows in the order in which the consumers want them (mma_epilogue.cuh): the row is
+// e + 16q + 2j, e < 2 fastest, then q < 4, then j < 8. The three strides overlap: e runs over every
+// row at which such a box may start.
+Status encode_rhs_permuted(CUtensorMap* map, const MmaArguments& args) {
+  const cuuint64_t k = args.kp, rows = args.n, operands = cuuint64_t{1} * args.batch * args.moduli;
+  return encode_tensor_map<5>(map, args.rhs, {k, rows - kRhsRows + 2, 4, 8, operands},
+                              {k, 16 * k, 2 * k, rows * k}, {128, 2, 4, 8, 1});
+}
+
+template <typename S, MmaOutput kKind>
+Status launch(MmaArguments args, cudaStream_t stream) {
+  const auto kernel = wgmma_kernel<S, kKind>;
+  constexpr int kSharedBytes = S::template kSharedBytes<kKind>;
+  const cuuint64_t k = args.kp, m = args.m, n = args.n;
+  const cuuint64_t operands = cuuint64_t{1} * args.batch * args.moduli;
+  TensorMaps maps = {};
+  OZAKI_RETURN_IF_ERROR(encode_tensor_map<3>(&maps.lhs, args.lhs, {k, m, operands}, {k, m * k},
+                                             {128, S::kBlockM, 1}));
+  OZAKI_RETURN_IF_ERROR(
+      encode_tensor_map<3>(&maps.rhs, args.rhs, {k, n, operands}, {k, n * k}, {128, kRhsRows, 1}));
+  if (permuted_columns<kKind>(args.n) > 0) {
+    OZAKI_RETURN_IF_ERROR(encode_rhs_permuted(&maps.rhs_permuted, args));
+  }
+
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {S::kCluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = S::kCluster;
+  config.blockDim = S::kThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+
+  // Persistent: no more clusters than the device holds at once, or the last ones would wait for
+  // the whole share of an earlier one.
+  int resident = 0;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
+  if (resident < 1) return Status("grouped_mma: no cluster of CTAs fits on this device");
+  const uint32_t workers = std::min<int64_t>(resident, args.grid.all_tiles());
+  args.grid.set_workers(workers);
+  config.gridDim = workers * S::kCluster;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, maps, args));
+  return Status();
+}
+
+template <MmaOutput kKind>
+Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
+  switch (shape) {
+    case TileShape::kWgmma128x256:
+      return launch<Shape<256, 4, 1>, kKind>(args, stream);
+    case TileShape::kWgmma128x256Cluster:
+      return launch<Shape<256, 4, 2>, kKind>(args, stream);
+    case TileShape::kWgmma128x128:
+      return launch<Shape<128, 6, 1>, kKind>(args, stream);
+    case TileShape::kWgmma128x64:
+      return launch<Shape<64, 8, 1>, kKind>(args, stream);
+    default:
+      return Status("grouped_mma: not a tile shape of wgmma");
+  }
+}
+
+}  // namespace
+
+Status wgmma_available(bool* available) {
+  using S = Shape<256, 4, 1>;
+  cudaFuncAttributes attributes;
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaFuncGetAttributes(&attributes, wgmma_kernel<S, MmaOutput::kResidues>));
+  *available = attributes.maxThreadsPerBlock >= S::kThreads;
+  return Status();
+}
+
+Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
+                    cudaStream_t stream) {
+  const auto launch_kind =
+      kind == MmaOutput::kResidues ? launch<MmaOutput::kResidues> : launch<MmaOutput::kPartialCrt>;
+  return launch_kind(arguments, shape, stream);
+}
+
+}  // namespace ozaki

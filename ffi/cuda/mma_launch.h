@@ -1,0 +1,62 @@
+// What the host code passes to the kernels of the grouped product.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "grouped_mma.h"
+#include "mma_constants.h"
+
+namespace ozaki {
+
+// Shapes of the tiles of a launch, rows x columns of a CTA: one instantiation of a kernel each.
+enum class TileShape {
+  kWgmma128x256,
+  kWgmma128x256Cluster,  // pairs of CTAs, neighbours along m, share the rhs tile
+  kWgmma128x128,
+  kWgmma128x64,
+  kMmaSync128x128,
+  kMmaSync64x64,
+  kMmaSync32x32,
+};
+
+// The tiles of all problems. A problem is what one tile of the output belongs to: a modulus, or for
+// the partial CRT a group of moduli, of a batch element. group_m as in tile_scheduler.cuh.
+struct TileGrid {
+  uint32_t problems, tiles_m, tiles_n, group_m;
+  uint32_t tiles;                         // of one problem
+  uint32_t problem_stride, index_stride;  // from one tile of a worker to its next
+
+  int64_t all_tiles() const { return int64_t{problems} * tiles; }
+
+  void set_workers(uint32_t workers) {
+    problem_stride = workers / tiles;
+    index_stride = workers % tiles;
+  }
+};
+
+constexpr int64_t kMaxProblems = 1 << 30;
+
+// By value into constant memory: nothing to upload, nothing shared between launches or devices.
+struct MmaArguments {
+  const uint8_t* lhs;
+  const uint8_t* rhs;
+  void* output;
+  int batch, moduli, m, n, np, kp;
+  TileGrid grid;
+  EpilogueConstants constants;
+};
+
+// launch_grouped_mma on tiles of a given shape; the product has been checked.
+Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t stream);
+
+// Whether the code loaded for the current device is sm_90a's: a build may lack it.
+Status wgmma_available(bool* available);
+
+Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
+                    cudaStream_t stream);
+Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
+                       cudaStream_t stream);
+
+}  // namespace ozaki

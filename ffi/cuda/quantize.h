@@ -1,0 +1,26 @@
+// Residues of the rows of an operand.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/layout.h"
+#include "device.h"
+#include "statistics.h"
+
+namespace ozaki {
+
+// Both enqueue on `stream` of `device`, the current one; they allocate nothing and wait for
+// nothing. residues: [batch, moduli, rows, padded_k(k)].
+
+// Statistics, scales and residues.
+Status launch_quantize(const double* x, const Layout& layout, int moduli,
+                       const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
+                       const Device& device, cudaStream_t stream);
+
+// Residues of a block in k of rows whose scales, [batch, rows], are known.
+Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
+                       uint8_t* residues, const Device& device, cudaStream_t stream);
+
+}  // namespace ozaki

@@ -1,0 +1,143 @@
+#include "common/scale.h"
+#include "statistics.cuh"
+#include "statistics.h"
+
+namespace ozaki {
+namespace {
+
+// The chunks of a tile, to scratch[row][chunk].
+__global__ void __launch_bounds__(kTileThreads, 3)
+    chunk_statistics_kernel(const __grid_constant__ Tiling tiling, RowStatistics* scratch,
+                            int64_t chunks_per_row) {
+  extern __shared__ uint64_t tile[];
+  const TilePosition position(tiling, blockIdx.x);
+  load_tile(tiling, position, tile);
+  scratch += position.row * chunks_per_row + position.k / kChunk;
+  tile_statistics(tiling, position, tile, [&](int row, int c, const RowStatistics& chunk) {
+    if (c * kChunk < position.depth) scratch[row * chunks_per_row + c] = chunk;
+  });
+}
+
+// The same for an operand that is not contiguous along k, without shared memory between it and the
+// registers: a CTA takes a chunk of kRows neighbouring rows, a thread a slice of one row.
+constexpr int kRows = 32, kSlices = kTileThreads / kRows, kSlice = kChunk / kSlices;
+
+__global__ void __launch_bounds__(kTileThreads, 3)
+    strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
+                                    RowStatistics* scratch, uint32_t chunks) {
+  __shared__ int emax_of[kSlices][kRows];
+  __shared__ RowStatistics sums_of[kSlices][kRows];
+  const uint32_t row_tile = blockIdx.x / chunks, chunk = blockIdx.x - row_tile * chunks;
+  const int lane = threadIdx.x % kRows, slice = threadIdx.x / kRows;
+  const int64_t row = int64_t{row_tile} * kRows + lane;
+  const int64_t h = int64_t{chunk} * kChunk + slice * kSlice;
+  const uint32_t b = static_cast<uint32_t>(row) / static_cast<uint32_t>(layout.rows);
+  const bool inside = row < layout.batch * layout.rows;
+  const int count = inside ? static_cast<int>(clamp<int64_t>(layout.k - h, 0, kSlice)) : 0;
+  const uint64_t* source = x + layout.offset(b, row - b * layout.rows, h);
+
+  uint64_t bits[kSlice];
+  WordRange range;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) bits[i] = i < count ? source[i * layout.stride_k] : 0;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) range.add(bits[i]);
+  const auto row_max = [&](int value) {
+    emax_of[slice][lane] = value;
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) value = max(value, emax_of[s][lane]);
+    return value;
+  };
+  const int field = row_max(static_cast<int>(range.largest)) >> 20;
+
+  // As in chunk_statistics.
+  int emax = field - 1022;
+  uint32_t flags = 0;
+  ChunkSums sums;
+  if (__syncthreads_and(!inside || is_normal_field(field))) {
+    if (range.dense()) {
+#pragma unroll
+      for (int i = 0; i < kSlice; ++i) sums.add_dense(bits[i], emax);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSlice; ++i) sums.add_ordinary(bits[i], emax);
+    }
+  } else {
+    emax = INT32_MIN;
+    for (int i = 0; i < count; ++i) {
+      const uint64_t element = source[i * layout.stride_k];
+      flags |= element_flags(element);
+      const uint64_t magnitude = finite_magnitude(element);
+      if (!is_zero(magnitude)) emax = max(emax, magnitude_exponent(magnitude));
+    }
+    emax = row_max(emax);
+    for (int i = 0; i < count; ++i) sums.add(finite_magnitude(source[i * layout.stride_k]), emax);
+  }
+
+  sums_of[slice][lane] = {emax, sums.lsb, sums.sumsq, sums.nnz, flags};
+  __syncthreads();
+  if (slice != 0 || !inside) return;
+  RowStatistics total = {};
+#pragma unroll
+  for (int s = 0; s < kSlices; ++s) {
+    join_all_but_sumsq(total, sums_of[s][lane]);
+    total.sumsq += sums_of[s][lane].sumsq;
+  }
+  scratch[row * chunks + chunk] = total;
+}
+
+// A group of lanes a row.
+__global__ void __launch_bounds__(kTileThreads)
+    join_statistics_kernel(const RowStatistics* scratch, int64_t rows, int chunks, int log2_lanes,
+                           Bound bound, StatisticsOutputs outputs) {
+  const int lanes = 1 << log2_lanes;
+  const int64_t row = (int64_t{blockIdx.x} * kTileThreads + threadIdx.x) >> log2_lanes;
+  const bool inside = row < rows;
+  scratch += row * chunks;
+  const RowStatistics statistics = join_chunks(
+      inside ? chunks : 0, lanes, [&](int c) -> const RowStatistics& { return scratch[c]; });
+  if (inside && (threadIdx.x & (lanes - 1)) == 0) {
+    outputs.scale[row] = scale_exponent(statistics, bound);
+    store_stats(statistics, outputs.stats + row * kStatsFields);
+  }
+}
+
+int64_t chunks_of(int64_t k) { return (k + kChunk - 1) / kChunk; }
+
+}  // namespace
+
+int64_t scratch_bytes(const Layout& layout) {
+  return layout.batch * layout.rows * chunks_of(layout.k) * sizeof(RowStatistics);
+}
+
+Status launch_statistics(const double* x, const Layout& layout, int moduli,
+                         const StatisticsOutputs& outputs, void* scratch, const Device& device,
+                         cudaStream_t stream) {
+  Tiling tiling;
+  make_tiling(x, layout, device, TilePass::kBlocks, tiling);
+  RowStatistics* chunk = static_cast<RowStatistics*>(scratch);
+  const int64_t chunks = chunks_of(layout.k), rows = layout.batch * layout.rows;
+  if (tiling.k_contiguous()) {
+    const int bytes = tiling.rows * tiling.pitch * sizeof(uint64_t);
+    OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(chunk_statistics_kernel,
+                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    device.shared_bytes_block));
+    chunk_statistics_kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(
+        tiling, chunk, chunks);
+    OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
+  } else {
+    const int64_t tiles = (rows + kRows - 1) / kRows * chunks;
+    strided_chunk_statistics_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(
+        tiling.x, layout, chunk, static_cast<uint32_t>(chunks));
+    OZAKI_RETURN_IF_ERROR(launch_status("strided_chunk_statistics_kernel"));
+  }
+
+  const int log2_lanes = join_log2_lanes(chunks);
+  const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
+  join_statistics_kernel<<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
+      chunk, rows, static_cast<int>(chunks), log2_lanes, kBounds[moduli], outputs);
+  return launch_status("join_statistics_kernel");
+}
+
+}  // namespace ozaki

@@ -1,0 +1,215 @@
+// Row statistics by groups of 2^i neighbouring lanes of a warp. Whole warps must call.
+#pragma once
+
+#include <cstdint>
+
+#include "common/statistics.h"
+#include "common/tables.h"
+#include "operand_tile.cuh"
+
+namespace ozaki {
+
+constexpr uint32_t kWarp = ~0u;
+constexpr int kWarpLanes = 32;
+
+template <typename T, typename Join>
+__device__ __forceinline__ T group_reduce(T x, int lanes, Join join) {
+  for (int i = lanes >> 1; i > 0; i >>= 1) x = join(x, __shfl_xor_sync(kWarp, x, i));
+  return x;
+}
+
+__device__ __forceinline__ int group_max(int x, int lanes) {
+  if (lanes == kWarpLanes) return __reduce_max_sync(kWarp, x);
+  return group_reduce(x, lanes, [](int a, int b) { return max(a, b); });
+}
+
+__device__ __forceinline__ uint64_t group_sum(uint64_t x, int lanes) {
+  return group_reduce(x, lanes, [](uint64_t a, uint64_t b) { return a + b; });
+}
+
+// What a lane adds to the statistics of a chunk.
+struct ChunkSums {
+  uint64_t sumsq = 0;
+  uint32_t nnz = 0;
+  int lsb = INT32_MAX;
+
+  __device__ __forceinline__ void add(uint64_t bits, int emax) {
+    if (is_zero(bits)) return;
+    sumsq += scaled_square(bits, emax);
+    nnz += 1;
+    lsb = min(lsb, lowest_bit(bits));
+  }
+
+  // The same in 32-bit words, for finite elements of a chunk whose largest one is normal.
+  __device__ __forceinline__ void add_ordinary(uint64_t bits, int emax) {
+    const uint32_t low = static_cast<uint32_t>(bits);
+    const int high = static_cast<int>(bits >> 32) & 0x7fffffff;
+    const int field = max((high >> 20) - 1, 0);  // 0 for the lowest exponent, subnormals included
+    const int upper = high - (field << 20);      // the upper 21 bits of the significand
+    // Rounding up is rounding down -|a|, whose square is the same.
+    const int rounded_up = -upper - (low != 0 ? 1 : 0);
+    const int scaled = rounded_up >> min(emax + 1026 - field, 31);
+    sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
+    nnz += static_cast<uint32_t>(scaled) >> 31;
+    const uint32_t word = low != 0 ? low : static_cast<uint32_t>(upper);
+    const int trailing_zeros = __popc(~word & (word - 1)) + (low != 0 ? 0 : 32);
+    if (scaled != 0) lsb = min(lsb, field - 1074 + trailing_zeros);
+  }
+
+  // The same where all elements are dense: half the work.
+  __device__ __forceinline__ void add_dense(uint64_t bits, int emax) {
+    const uint32_t low = static_cast<uint32_t>(bits);
+    const int high = static_cast<int>(bits >> 32) & 0x7fffffff;
+    const int field = (high >> 20) - 1;
+    const int scaled = ~(high - (field << 20)) >> min(emax + 1026 - field, 31);
+    sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
+    nnz += 1;
+    lsb = min(lsb, field - 1074 + __popc(~low & (low - 1)));
+  }
+};
+
+// What decides how elements are added: their largest and smallest upper words, the sign apart, and
+// their smallest lower word.
+struct WordRange {
+  uint32_t largest = 0, smallest = UINT32_MAX, smallest_low = UINT32_MAX;
+
+  __device__ __forceinline__ void add(uint64_t bits) {
+    const uint32_t upper = static_cast<uint32_t>(bits >> 32) & 0x7fffffff;
+    largest = max(largest, upper);
+    smallest = min(smallest, upper);
+    smallest_low = min(smallest_low, static_cast<uint32_t>(bits));
+  }
+  // All are normal and none has a lower word of zeros, as full-precision data are.
+  __device__ __forceinline__ bool dense() const { return smallest >= 1 << 20 && smallest_low != 0; }
+};
+
+// Whether an exponent field is that of a normal number.
+__device__ __forceinline__ bool is_normal_field(int field) { return field != 0 && field != 0x7ff; }
+
+// The statistics of a chunk whose elements the lanes of a group hold, four each.
+__device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], int lanes) {
+  // The largest upper word tells emax of a chunk that has finite elements, one of them normal.
+  // Everything else (zeros, subnormals alone, NaN, Inf) takes the long way, a whole warp at a time.
+  WordRange range;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) range.add(bits[e]);
+  const int field = group_max(static_cast<int>(range.largest), lanes) >> 20;
+  const bool ordinary = is_normal_field(field);
+  int emax = field - 1022;
+  uint32_t flags = 0;
+  ChunkSums sums;
+  if (__all_sync(kWarp, ordinary && range.dense())) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.add_dense(bits[e], emax);
+  } else if (__all_sync(kWarp, ordinary)) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.add_ordinary(bits[e], emax);
+  } else {
+    emax = INT32_MIN;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      flags |= element_flags(bits[e]);
+      bits[e] = finite_magnitude(bits[e]);
+      if (!is_zero(bits[e])) emax = max(emax, magnitude_exponent(bits[e]));
+    }
+    emax = group_max(emax, lanes);
+    flags = group_reduce(flags, lanes, [](uint32_t a, uint32_t b) { return a | b; });
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.add(bits[e], emax);
+  }
+
+  RowStatistics chunk = {};
+  if (lanes == kWarpLanes) {
+    // sumsq <= 2^34 a lane: two parts whose sums fit 32 bits, nnz above the smaller one.
+    const uint32_t low = __reduce_add_sync(kWarp, static_cast<uint32_t>(sums.sumsq) & 0xfffff);
+    const uint32_t high =
+        __reduce_add_sync(kWarp, static_cast<uint32_t>(sums.sumsq >> 20) | sums.nnz << 20);
+    chunk.sumsq = (static_cast<uint64_t>(high & 0xfffff) << 20) + low;
+    chunk.nnz = high >> 20;
+    chunk.lsb = __reduce_min_sync(kWarp, sums.lsb);
+  } else {
+    const uint64_t sum = group_sum(sums.sumsq | uint64_t{sums.nnz} << 48, lanes);
+    chunk.sumsq = sum & ((uint64_t{1} << 48) - 1);
+    chunk.nnz = sum >> 48;
+    chunk.lsb = -group_max(-sums.lsb, lanes);
+  }
+  chunk.emax = emax;
+  chunk.flags = flags;
+  if (chunk.nnz == 0) chunk.emax = chunk.lsb = 0;
+  return chunk;
+}
+
+// The statistics of a tile's chunks, handed to store(row, chunk of the row, statistics).
+template <bool kWholeWarps, typename Store>
+__device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling& tiling,
+                                                   const TilePosition& position,
+                                                   const uint64_t* tile, Store store) {
+  // Half of a group's lanes take the first four of eight consecutive elements, half the others.
+  const int lanes = kWholeWarps ? kWarpLanes : 1 << log2_lanes;
+  const int lane = threadIdx.x & (lanes - 1), half = lanes / 2;
+  const int plane = lane < half ? 0 : 4, octet = lane & (half - 1);
+  const uint64_t* start = tile + plane * tiling.plane + octet;
+  const int chunks = tiling.chunks_per_row.divisor, count = position.rows * chunks;
+  for (int first = 0; first < count; first += kTileThreads >> log2_lanes) {
+    int index = first + (threadIdx.x >> log2_lanes);
+    if (kWholeWarps && index >= count) break;
+    const bool inside = index < count;
+    index = inside ? index : 0;
+    const int row = tiling.chunks_per_row(index), chunk = index - row * chunks;
+    const uint64_t* source = start + row * tiling.pitch + chunk * (kChunk / 8);
+    uint64_t bits[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits[e] = source[e * tiling.plane];
+    const RowStatistics statistics = chunk_statistics(bits, lanes);
+    if (lane == 0 && inside) store(row, chunk, statistics);
+  }
+}
+
+template <typename Store>
+__device__ __forceinline__ void tile_statistics(const Tiling& tiling, const TilePosition& position,
+                                                const uint64_t* tile, Store store) {
+  if (tiling.log2_chunk_lanes == 5) {
+    tile_statistics_by<true>(5, tiling, position, tile, store);
+  } else {
+    tile_statistics_by<false>(tiling.log2_chunk_lanes, tiling, position, tile, store);
+  }
+}
+
+// Lanes that join `count` chunks.
+__host__ __device__ inline int join_log2_lanes(int64_t count) {
+  return count > 16 ? 5 : count > 8 ? 4 : count > 4 ? 3 : count > 2 ? 2 : 1;
+}
+
+// The statistics of a row from its `count` chunks, by a group of lanes; chunk(c) reads one.
+template <typename Chunk>
+__device__ __forceinline__ RowStatistics join_chunks(int count, int lanes, Chunk chunk) {
+  const int lane = threadIdx.x & (lanes - 1);
+  RowStatistics row = {};
+  for (int c = lane; c < count; c += lanes) join_all_but_sumsq(row, chunk(c));
+  for (int i = lanes >> 1; i > 0; i >>= 1) {
+    RowStatistics other = {};
+    other.emax = __shfl_xor_sync(kWarp, row.emax, i);
+    other.lsb = __shfl_xor_sync(kWarp, row.lsb, i);
+    other.nnz = __shfl_xor_sync(kWarp, row.nnz, i);
+    other.flags = __shfl_xor_sync(kWarp, row.flags, i);
+    join_all_but_sumsq(row, other);
+  }
+  uint64_t sumsq = 0;
+  for (int c = lane; c < count; c += lanes) {
+    const RowStatistics& part = chunk(c);
+    if (part.nnz != 0) sumsq += rescaled_sumsq(part.sumsq, row.emax - part.emax);
+  }
+  row.sumsq = group_sum(sumsq, lanes);
+  return row;
+}
+
+// The fields of a row in the stats output.
+__device__ __forceinline__ void store_stats(const RowStatistics& row, int64_t* stats) {
+  stats[0] = row.emax;
+  stats[1] = row.lsb;
+  stats[2] = static_cast<int64_t>(row.sumsq);
+  stats[3] = static_cast<int64_t>(row.nnz);
+  stats[4] = row.flags;
+}
+
+}  // namespace ozaki

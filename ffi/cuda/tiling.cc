@@ -1,0 +1,80 @@
+#include "tiling.h"
+
+#include <algorithm>
+
+#include "common/tables.h"
+
+namespace ozaki {
+namespace {
+
+// Elements of a tile. A thread takes eight at a time: below 2048 threads would idle. From 4096 on
+// more only takes room from other tiles, but long rows need it.
+constexpr int64_t kMinElements = 2048, kElements = 4096, kMaxElements = 8192;
+
+constexpr int64_t kTilesPerMultiprocessor = 4;  // enough to fill it
+
+// Rows of a tile that is not contiguous along k: 128-byte reads, or whole sectors where the operand
+// fits an L2 cache, for one launch instead of three.
+constexpr int64_t kMinRun = 16, kMinCachedRun = 4, kCachedElements = 4 << 20;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t power_of_two_at_least(int64_t x) {
+  int64_t power = 1;
+  while (power < x) power *= 2;
+  return power;
+}
+
+int log2(int64_t power_of_two) { return __builtin_ctzll(power_of_two); }
+
+}  // namespace
+
+bool make_tiling(const double* x, const Layout& layout, const Device& device, TilePass pass,
+                 Tiling& tiling) {
+  tiling.x = reinterpret_cast<const uint64_t*>(x);
+  tiling.layout = layout;
+
+  // Smaller tiles where the operand would not fill the device.
+  const int64_t all_rows = layout.batch * layout.rows, kp = padded_k(layout.k);
+  const int64_t share = all_rows * kp / (kTilesPerMultiprocessor * device.multiprocessors);
+  const int64_t elements =
+      std::clamp(power_of_two_at_least(share + 1) / 2, kMinElements, kElements);
+  const bool whole_rows = pass == TilePass::kWholeRows;
+  int64_t rows, depth;
+  if (tiling.k_contiguous()) {
+    depth = whole_rows ? kp : std::min(kp, elements);
+    rows = std::max<int64_t>(elements / depth, 1);
+  } else {
+    depth = whole_rows ? kp : std::min(kp, int64_t{kChunk});
+    const int64_t run = all_rows * kp <= kCachedElements ? kMinCachedRun : kMinRun;
+    rows = std::max(power_of_two_at_least(elements / depth + 1) / 2, run);
+  }
+  // A device with less shared memory has room for one long row a multiprocessor: two passes then.
+  const int64_t most = device.shared_bytes_multiprocessor >= 160 << 10 ? kMaxElements : kElements;
+  if (rows * depth > most) return false;
+  tiling.rows = static_cast<int>(std::min({rows, int64_t{kMaxTileRows}, all_rows}));
+  tiling.depth = static_cast<int>(depth);
+
+  const int64_t sequences = layout.rows >= tiling.rows ? layout.batch : 1;
+  tiling.sequence_rows = all_rows / sequences;
+  tiling.row_tiles = static_cast<int>(ceil_div(tiling.sequence_rows, tiling.rows));
+  tiling.depth_tiles = static_cast<int>(ceil_div(layout.k, depth));
+  tiling.tiles = sequences * tiling.row_tiles * tiling.depth_tiles;
+  const int64_t run = tiling.k_contiguous() ? depth : tiling.rows;
+  tiling.log2_lanes = log2(std::min(power_of_two_at_least(run), int64_t{kTileThreads}));
+
+  const int64_t chunk = std::min(power_of_two_at_least(depth), int64_t{kChunk});
+  tiling.log2_chunk_lanes = log2(chunk / 4);
+  tiling.filled_depth = static_cast<int>(ceil_div(depth, chunk) * chunk);
+
+  // Twice an odd number of elements between planes keeps the copies of consecutive h out of each
+  // other's banks, the odd pitch those of consecutive rows.
+  tiling.plane = tiling.filled_depth / 8;
+  tiling.plane += (6 - tiling.plane % 4) % 4;
+  tiling.pitch = 8 * tiling.plane + 1;
+  tiling.chunks_per_row = Divider(static_cast<uint32_t>(ceil_div(depth, chunk)));
+  tiling.octets_per_row = Divider(static_cast<uint32_t>(depth / 8));
+  return true;
+}
+
+}  // namespace ozaki

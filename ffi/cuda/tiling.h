@@ -1,0 +1,58 @@
+// How an operand is cut into tiles, one a CTA: the launch heuristics of statistics and quantize.
+#pragma once
+
+#include <cstdint>
+
+#include "common/layout.h"
+#include "device.h"
+
+namespace ozaki {
+
+constexpr int kTileThreads = 256;
+constexpr int kMaxTileRows = 256;
+
+// x / divisor by one multiplication, for x * divisor < 2^31.
+struct Divider {
+  uint32_t divisor, multiplier;
+
+  Divider() = default;
+  explicit Divider(uint32_t d) : divisor(d), multiplier(((1u << 31) + d - 1) / d) {}
+#if defined(__CUDACC__)
+  __device__ uint32_t operator()(uint32_t x) const { return __umulhi(2 * x, multiplier); }
+#endif
+};
+
+// A tile is `rows` consecutive rows by `depth` consecutive elements of the contraction. Where a
+// batch element has fewer rows than a tile, the rows of the whole batch are one sequence.
+struct Tiling {
+  const uint64_t* x;  // bits of float64
+  Layout layout;
+  int64_t sequence_rows;  // rows of a sequence; a tile never crosses its end
+  int rows, depth;        // of a tile
+  int row_tiles;          // tiles of a sequence along its rows
+  int depth_tiles;        // tiles along k
+  int64_t tiles;
+  int log2_lanes;  // consecutive threads along the contiguous axis, as a power of two
+
+  // In shared memory element h of row r is at r pitch + (h % 8) plane + h / 8: a thread owns eight
+  // consecutive elements and reads them without bank conflicts.
+  int plane, pitch;
+  int filled_depth;      // zeros follow the elements up to here: whole chunks
+  int log2_chunk_lanes;  // lanes that share a chunk, four elements each
+
+  Divider chunks_per_row, octets_per_row;
+
+  OZAKI_HD bool k_contiguous() const { return layout.stride_k == 1 || layout.k == 1; }
+  OZAKI_HD int tile_chunks() const { return rows * static_cast<int>(chunks_per_row.divisor); }
+};
+
+enum class TilePass {
+  kBlocks,    // rows may be cut along k
+  kWholeRows  // a tile holds its rows from end to end
+};
+
+// False where rows are too long for kWholeRows on this device.
+bool make_tiling(const double* x, const Layout& layout, const Device& device, TilePass pass,
+                 Tiling& tiling);
+
+}  // namespace ozaki
