@@ -74,7 +74,7 @@ def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, 
     }
     statistics = jax.jit(lambda x: stages.stats(rhs(x), moduli))
     multiply = jax.jit(stages.grouped_mma)
-    combine = jax.jit(lambda v, mu, nu, a, b: stages.combine(v, mu, nu, lhs(a), rhs(b)))
+    combine = jax.jit(lambda v, mu, nu, a, b: stages.combine(v, mu, nu, lhs(a), rhs(b), moduli))
 
     (ra, mu, _), (rb, nu, _) = quantize["lhs"](a), quantize["rhs"](b)
     v = multiply(ra, rb)

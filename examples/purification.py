@@ -35,19 +35,20 @@ def purify(h, occupied, dot):
     p = 0.5 * (jnp.eye(len(h)) - h / radius)  # maps [-radius, radius] to [1, 0]
 
     def step(state):
-        p, p2, error, _, i = state
+        p, p2, error, left, i = state
         squared, reflected = jnp.trace(p2), 2 * jnp.trace(p) - jnp.trace(p2)
         p = jnp.where(abs(squared - occupied) < abs(reflected - occupied), p2, 2 * p - p2)
         p2 = dot(p, p)
-        return p, p2, jnp.linalg.norm(p2 - p), error, i + 1
+        return p, p2, jnp.linalg.norm(p2 - p), jnp.where(error < 1e-4, left - 1, left), i + 1
 
-    def falling(state):
-        _, _, error, previous, i = state
-        return ((error > 1e-10) | (error < previous)) & (i < 100)
+    def unfinished(state):
+        _, _, _, left, i = state
+        return (left > 0) & (i < 100)
 
     p2 = dot(p, p)
-    start = (p, p2, jnp.linalg.norm(p2 - p), jnp.inf, 0)
-    p, _, error, _, iterations = jax.lax.while_loop(falling, step, start)
+    # Once the error is small every two steps square it: six more leave nothing but rounding.
+    start = (p, p2, jnp.linalg.norm(p2 - p), 6, 0)
+    p, _, error, _, iterations = jax.lax.while_loop(unfinished, step, start)
     return p, error, iterations
 
 
