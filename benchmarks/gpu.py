@@ -34,7 +34,7 @@ GRAPH_SIZE = 4096
 GRAPH_PRODUCTS = 50
 COPY_ELEMENTS = 2**27
 SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
-KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE")
+KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
 
 Product = Callable[[Array, Array], Array]
 

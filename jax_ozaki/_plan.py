@@ -133,6 +133,9 @@ def plan(
 ) -> Plan:
     """The plan of a ``batch`` of (m, k) x (k, n) products of ``dtype`` under ``contract``.
 
+    On NVIDIA GPUs a large product of up to 15 moduli takes one level of Strassen-Winograd, the same bits
+    with 7/8 of the INT8 work and 7/4 of this workspace, where that stays within the budget.
+
     Raises ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
     a workspace that holds not even the smallest blocks.
     """

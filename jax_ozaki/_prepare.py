@@ -226,7 +226,7 @@ def _staged(
 
     rows, columns = map(rows_of, (lhs, rhs), groups, _split(quantized, prepared))
     block = blocks(moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block), shape)
+    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
 
 
 def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantized:

@@ -177,7 +177,7 @@ def staged(
     moduli = contract.modulus_count(extents.k)
     rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
     block = blocks(moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block), shape)
+    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
 
 
 def _lower(

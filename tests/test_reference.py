@@ -44,7 +44,7 @@ def combine(stages, n, v, mu, nu, a, b):
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def product(stages, blocks, n, a, b):
-    return _stages.product(stages, *(_stages.Rows(Operand(x, "brk")) for x in (a, b)), n, blocks)
+    return _stages.product(stages, *(_stages.Rows(Operand(x, "brk")) for x in (a, b)), n, blocks, budget=1 << 40)
 
 
 def moduli_column(n):

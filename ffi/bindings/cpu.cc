@@ -58,8 +58,10 @@ ffi::Error grouped_mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, Result<V> v
 
 ffi::Error combine_handler(ffi::ThreadPool pool, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
                            Result<F64> c, CombineAttributes attributes) {
-  const Checks checks = check_combine(v, scale_a, scale_b, a, b, *c, attributes, VTypes::kBytes);
+  Checks checks = check_combine(kCombineTarget, scale_a, scale_b, a, b, *c, attributes);
   const CombineLayouts layouts = combine_layouts(*c, attributes);
+  check_v(checks, v, VTypes::kBytes, layouts.a.batch, attributes.moduli, layouts.a.rows,
+          layouts.b.rows);
   if (checks.ok())
     combine(v.typed_data<uint8_t>(), static_cast<int>(attributes.moduli), scale_a.typed_data(),
             scale_b.typed_data(), {a.typed_data(), layouts.a}, {b.typed_data(), layouts.b},

@@ -12,6 +12,22 @@
 #include "cuda/grouped_mma.h"
 #include "cuda/quantize.h"
 #include "cuda/statistics.h"
+#include "cuda/strassen.h"
+
+namespace ozaki {
+
+struct StrassenAttributes {
+  int64_t side;  // 0: lhs, 1: rhs
+  Layout layout;
+};
+
+}  // namespace ozaki
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StrassenAttributes, StructMember<int64_t>("side"),
+                                      StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
+                                      StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
+                                      StructMember<int64_t>("stride_r"),
+                                      StructMember<int64_t>("stride_k"));
 
 namespace ozaki {
 namespace {
@@ -124,17 +140,74 @@ ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v)
   });
 }
 
-ffi::Error combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
-                           Result<F64> c, CombineAttributes attributes) {
-  Checks checks = check_combine(v, scale_a, scale_b, a, b, *c, attributes, VTypes::kBytesAndWords);
-  const CombineLayouts layouts = combine_layouts(*c, attributes);
+using LaunchCombine = Status(const Combine&, int moduli, const Device&, cudaStream_t);
+
+// A combine stage, v checked by check(checks, a's layout, b's layout).
+template <typename CheckV>
+ffi::Error enqueue_combine(const char* target, LaunchCombine* launch, cudaStream_t stream,
+                           const V& v, const S32& scale_a, const S32& scale_b, const F64& a,
+                           const F64& b, F64& c, const CombineAttributes& attributes,
+                           const CheckV& check) {
+  Checks checks = check_combine(target, scale_a, scale_b, a, b, c, attributes);
+  const CombineLayouts layouts = combine_layouts(c, attributes);
+  check(checks, layouts.a, layouts.b);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
   return enqueue(checks, [&](const Device& device) {
-    return launch_combine({v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(),
-                           c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-                          static_cast<int>(attributes.moduli), device, stream);
+    return launch({v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(),
+                   c.typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
+                  static_cast<int>(attributes.moduli), device, stream);
   });
+}
+
+ffi::Error combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
+                           Result<F64> c, CombineAttributes attributes) {
+  const auto check = [&](Checks& checks, const Layout& rows, const Layout& columns) {
+    check_v(checks, v, VTypes::kBytesAndWords, rows.batch, attributes.moduli, rows.rows,
+            columns.rows);
+  };
+  return enqueue_combine(kCombineTarget, launch_combine, stream, v, scale_a, scale_b, a, b, *c,
+                         attributes, check);
+}
+
+// ---- One level of Strassen-Winograd, which only this platform has -------------------------------
+
+constexpr char kStrassenQuantizeTarget[] = "jax_ozaki.strassen_quantize.v1";
+constexpr char kStrassenCombineTarget[] = "jax_ozaki.strassen_combine.v1";
+
+// (x, scale) -> residues uint8 [batch, 7, moduli, rows / 2, k / 2], both rounded up and k padded
+ffi::Error strassen_quantize_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> residues,
+                                     StrassenAttributes attributes) {
+  const Layout& layout = attributes.layout;
+  const int64_t moduli = Checks::dimension(residues->dimensions(), 2);
+  Checks checks(kStrassenQuantizeTarget);
+  checks.layout("x", layout, x.element_count());
+  checks.require(attributes.side == 0 || attributes.side == 1,
+                 "side is " + std::to_string(attributes.side) + ", neither 0 (lhs) nor 1 (rhs)");
+  checks.shape("scale", scale.dimensions(), {layout.batch, layout.rows});
+  checks.rank("residues", residues->dimensions(), 5);
+  checks.shape("residues", residues->dimensions(),
+               {layout.batch, kStrassenProducts, moduli, strassen_half(layout.rows),
+                strassen_depth(layout.k)});
+  check_limits(checks, "x", layout);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_strassen_quantize(
+        x.typed_data(), layout, attributes.side == 0 ? StrassenSide::kLhs : StrassenSide::kRhs,
+        static_cast<int>(moduli), scale.typed_data(), residues->typed_data(), device, stream);
+  });
+}
+
+// As combine, from v of the seven products.
+ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a,
+                                    F64 b, Result<F64> c, CombineAttributes attributes) {
+  const auto check = [&](Checks& checks, const Layout& rows, const Layout& columns) {
+    checks.require(v.element_type() == ffi::U8, "v is not uint8");
+    checks.shape("v", v.dimensions(),
+                 {rows.batch, kStrassenProducts, attributes.moduli, strassen_half(rows.rows),
+                  padded(strassen_half(columns.rows))});
+  };
+  return enqueue_combine(kStrassenCombineTarget, launch_strassen_combine, stream, v, scale_a,
+                         scale_b, a, b, *c, attributes, check);
 }
 
 XLA_FFI_DEFINE_HANDLER(kStats, stats_handler, bind_stats<Stream>(),
@@ -147,6 +220,19 @@ XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<Stream
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(
+    kStrassenQuantize, strassen_quantize_handler,
+    ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Arg<S32>().Ret<U8>().Attrs<StrassenAttributes>(),
+    {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kStrassenCombine, strassen_combine_handler, bind_combine<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+nb::dict all_registrations() {
+  nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});
+  add_handler(capsules, kStrassenQuantizeTarget, kStrassenQuantize);
+  add_handler(capsules, kStrassenCombineTarget, kStrassenCombine);
+  return capsules;
+}
 
 nb::dict build_info() {
   nb::dict info = common_build_info();
@@ -160,9 +246,6 @@ nb::dict build_info() {
 
 NB_MODULE(_cuda, module) {
   using namespace ozaki;
-  module.def(
-      "registrations",
-      [] { return registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine}); },
-      "Target name -> capsule of its FFI handler.");
+  module.def("registrations", &all_registrations, "Target name -> capsule of its FFI handler.");
   module.def("build_info", &build_info, "What this module was built from, and how.");
 }

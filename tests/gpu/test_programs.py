@@ -19,10 +19,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_kernel_path_gives_the_same_bits(start, capsys):
-    paths = itertools.product(("auto", "wgmma", "mma_sync"), ("residues", "partial_crt"))
-    started = {
-        path: start("products.py", JAX_OZAKI_CUDA_MMA=path[0], JAX_OZAKI_CUDA_EPILOGUE=path[1]) for path in paths
-    }
+    paths = [*itertools.product(("auto", "wgmma", "mma_sync"), ("residues", "partial_crt"), ("never",))]
+    paths += [("wgmma", "residues", "always"), ("mma_sync", "residues", "always")]
+    variables = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
+    started = {path: start("products.py", **dict(zip(variables, path, strict=True))) for path in paths}
     expected = start("products.py", JAX_PLATFORMS="cpu")()
     hashes = {path: finish() for path, finish in started.items()}
     whole = {path: found.pop("4096^3") for path, found in hashes.items()}
@@ -30,10 +30,10 @@ def test_every_kernel_path_gives_the_same_bits(start, capsys):
         assert found == expected, path
     assert len(set(whole.values())) == 1, whole
     with capsys.disabled():
-        print(f"\n4096^3, all bits, {len(whole)} kernel paths: {whole['wgmma', 'residues'][:16]}")
+        print(f"\n4096^3, all bits, {len(whole)} kernel paths: {whole['wgmma', 'residues', 'never'][:16]}")
 
 
-@pytest.mark.parametrize("variable", ["JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE"])
+@pytest.mark.parametrize("variable", ["JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN"])
 def test_an_unknown_path_is_an_error(start, variable):
     """It also shows that the variable is read."""
     with pytest.raises(AssertionError, match=variable):
