@@ -10,6 +10,9 @@ from typing import Any
 
 import jax
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
+from jax._src.effects import no_effects
+from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_sharding
+from jax._src.interpreters.mlir import lower_per_platform
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
 from jax._src.lax.lax import _convert_element_type as convert_element_type
 from jax._src.xla_bridge import backends_are_initialized
@@ -31,7 +34,9 @@ __all__ = [
     "evaluate_eagerly",
     "initialized_platforms",
     "jit_p",
+    "mapped_sharding",
     "mlir",
+    "register_lowering",
     "transpose_source",
 ]
 
@@ -48,6 +53,21 @@ def evaluate_eagerly(primitive: Primitive) -> None:
 def allow_partitioning(primitive: Primitive) -> None:
     """Let the lowering of ``primitive`` contain a custom_partitioning call, which asks for the devices."""
     prim_requires_devices_during_lowering.add(primitive)
+
+
+def register_lowering(primitive: Primitive, rules: dict[str | None, Any]) -> None:
+    """Lower ``primitive`` by the rule of the platform; None stands for every other one.
+
+    A rule is not cached as a function of its own, behind which it would not see a transposed operand.
+    """
+    specific = {platform: rule for platform, rule in rules.items() if platform is not None}
+
+    def rule(ctx: Any, *values: Any, **params: Any) -> Any:
+        # For several platforms jax needs a list here, and gives uncached rules a tuple.
+        ctx = ctx.replace(avals_out=list(ctx.avals_out))
+        return lower_per_platform(ctx, str(primitive), specific, rules[None], no_effects, *values, **params)
+
+    mlir.register_lowering(primitive, rule, cacheable=False)
 
 
 def initialized_platforms() -> frozenset[str]:

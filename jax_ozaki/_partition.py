@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
@@ -40,10 +41,15 @@ def partitioned(
             return NamedSharding(mesh, PartitionSpec(*(of_factor.get(factor) for factor in of_array)))
 
         # Built from the result, never taken from the operands: a shard of k is not the whole of it.
-        return mesh, product, sharding(result_factors), tuple(map(sharding, factors))
+        return mesh, local, sharding(result_factors), tuple(map(sharding, factors))
+
+    def local(x: Array, y: Array) -> Array:
+        # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again.
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            return product(x, y)
 
     rule = f"{', '.join(map(' '.join, factors))} -> {' '.join(result_factors)}"
     contracted = tuple(names[0][axis] for axis in lhs.contract)
-    wrapped = custom_partitioning(lambda x, y: product(x, y))
+    wrapped = custom_partitioning(local)
     wrapped.def_partition(partition=partition, sharding_rule=rule, need_replication_factors=contracted)
     return wrapped

@@ -16,7 +16,7 @@ from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, view
 from ._plan import blocks
-from ._primitive import bind, lower_stages, register_lowering, transpose_lhs, transpose_rhs
+from ._primitive import bind, check, lower, lower_stages, transpose_lhs, transpose_rhs
 from ._stages import Quantized
 
 Side = Literal["lhs", "rhs"]
@@ -99,12 +99,12 @@ def multiply(
     (contract, moduli), *others = {(x.contract, x.moduli) for x in prepared if x}
     if others:
         raise ValueError(f"lhs was prepared for {prepared[0].contract}, rhs for {prepared[1].contract}.")  # type: ignore[union-attr]
-    contracted = dimension_numbers[0]
-    for x, side, axes in zip(prepared, ("lhs", "rhs"), contracted, strict=True):
-        if x and (x.side != side or axes != (x.contracted_axis,)):
+    # Rows of either operand are quantized alike, so either side will do; the contracted axis is given.
+    for x, axes in zip(prepared, dimension_numbers[0], strict=True):
+        if x and axes != (x.contracted_axis,):
             raise ValueError(
-                f"an operand of shape {x.shape} prepared as {x.side!r} is contracted over its axis {x.contracted_axis} "
-                f"on that side; here it stands as {side!r}, contracted over {axes}."
+                f"an operand of shape {x.shape} prepared as {x.side!r} can be contracted over its axis "
+                f"{x.contracted_axis} only; here it is contracted over {axes}."
             )
     arrays = [x.array if isinstance(x, Prepared) else x for x in (lhs, rhs)]
     quantized = [leaf for x in prepared if x for leaf in x.quantized]
@@ -126,8 +126,17 @@ evaluate_eagerly(ozaki_prepared_dot_general_p)
 
 
 @ozaki_prepared_dot_general_p.def_abstract_eval
-def _abstract_eval(lhs: Any, rhs: Any, *quantized: Any, dimension_numbers: DimensionNumbers, **_: Any) -> Any:
+def _abstract_eval(
+    lhs: Any,
+    rhs: Any,
+    *quantized: Any,
+    dimension_numbers: DimensionNumbers,
+    contract: Contract,
+    workspace_bytes: int,
+    **_: Any,
+) -> Any:
     del quantized
+    check(lhs, rhs, dimension_numbers, contract, workspace_bytes)
     aval, _effects = dot_general_p.abstract_eval(
         lhs, rhs, dimension_numbers=dimension_numbers, precision=None, preferred_element_type=None, out_sharding=None
     )
@@ -230,19 +239,20 @@ def _staged(
 
 
 def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantized:
-    """Leaves with the stack first as the stages want them: those of the stack that are free axes in this
-    product are rows."""
-    stack = range(quantized.scale.ndim - 1)
-    row = len(stack)
-    batch = [axis for axis in groups.batch if axis in stack]
-    free = [axis for axis in groups.free if axis in stack]
-    b, r = operand.batch, operand.rows
-    residues = jnp.transpose(quantized.residues, (*batch, row, *free, row + 1, row + 2))
-    rowwise = (*batch, *free, row)
+    """Leaves with the batch first, then the moduli and the rows, as the stages want them.
+
+    Any axis but the contracted one may be a batch or a free axis of this product, the rows' too.
+    """
+    stack = quantized.scale.ndim - 1
+    # Where the leaves of residues and of scales keep an axis of the array.
+    batch, free = ([min(axis, stack) for axis in axes] for axes in (groups.batch, groups.free))
+    residue_batch, residue_free = ([axis + (axis == stack) for axis in axes] for axes in (batch, free))
+    residues = jnp.transpose(quantized.residues, (*residue_batch, stack, *residue_free, stack + 2))
+    rowwise = (*batch, *free)
     return Quantized(
-        residues.reshape(b, residues.shape[len(batch)], r, residues.shape[-1]),
-        jnp.transpose(quantized.scale, rowwise).reshape(b, r),
-        jnp.transpose(quantized.statistics, (*rowwise, row + 1)).reshape(b, r, -1),
+        residues.reshape(operand.batch, residues.shape[len(batch)], operand.rows, residues.shape[-1]),
+        jnp.transpose(quantized.scale, rowwise).reshape(operand.batch, operand.rows),
+        jnp.transpose(quantized.statistics, (*rowwise, stack + 1)).reshape(operand.batch, operand.rows, -1),
     )
 
 
@@ -253,4 +263,4 @@ def _lower(ctx: Any, *operands: Any, stages: _stages.Stages, contract: Contract,
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
-register_lowering(ozaki_prepared_dot_general_p, _lower)
+lower(ozaki_prepared_dot_general_p, _lower)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import PartitionSpec
 
 from . import _dimensions, _stages
 from ._compat import (
@@ -19,7 +20,9 @@ from ._compat import (
     batching,
     dot_general_p,
     evaluate_eagerly,
+    mapped_sharding,
     mlir,
+    register_lowering,
     transpose_source,
 )
 from ._contract import Contract
@@ -73,12 +76,22 @@ def abstract_eval(
         preferred_element_type=None,
         out_sharding=out_sharding,
     )
+    check(lhs, rhs, dimension_numbers, contract, workspace_bytes)
+    return result
+
+
+def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Contract, workspace_bytes: int) -> None:
+    """Raise for operands, a contract or a workspace that no product is made of."""
+    for name, operand in (("lhs", lhs), ("rhs", rhs)):
+        if operand.dtype != jnp.float64:
+            raise TypeError(f"{name} has dtype {operand.dtype}: an emulated product takes float64.")
+        if not all(isinstance(size, int) for size in operand.shape):
+            raise TypeError(f"{name} has the symbolic shape {operand.shape}: an emulated product needs known sizes.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     moduli = contract.modulus_count(extents.k)
     if 0 not in extents:
         blocks(moduli, *extents, budget=workspace_bytes)
-    return result
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -90,29 +103,33 @@ ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
 def transpose_lhs(cotangent: Array, lhs: Any, rhs: Array, **params: Any) -> Array:
     """The cotangent of a linear lhs."""
     labels = _dimensions.labelled(params["dimension_numbers"], lhs.aval.ndim, np.ndim(rhs))
-    return _product_onto(labels.lhs, (cotangent, labels.out), (rhs, labels.rhs), params)
+    return _product_onto(lhs.aval, labels.lhs, (cotangent, labels.out), (rhs, labels.rhs), params)
 
 
 def transpose_rhs(cotangent: Array, lhs: Array, rhs: Any, **params: Any) -> Array:
     """The cotangent of a linear rhs."""
     labels = _dimensions.labelled(params["dimension_numbers"], np.ndim(lhs), rhs.aval.ndim)
-    return _product_onto(labels.rhs, (lhs, labels.lhs), (cotangent, labels.out), params)
+    return _product_onto(rhs.aval, labels.rhs, (lhs, labels.lhs), (cotangent, labels.out), params)
 
 
 def _product_onto(
+    aval: Any,
     wanted: _dimensions.Labels,
     left: tuple[Array, _dimensions.Labels],
     right: tuple[Array, _dimensions.Labels],
     params: dict[str, Any],
 ) -> Array:
-    """The product of two labelled arrays with the axes ``wanted``."""
+    """The product of two labelled arrays with the axes ``wanted`` and the sharding of ``aval``."""
     dimension_numbers, result = _dimensions.numbers(left[1], right[1], wanted)
+    of_axis = dict(zip(wanted, aval.sharding.spec, strict=True))
+    sharding = aval.sharding.update(spec=PartitionSpec(*(of_axis[axis] for axis in result)))
     product = bind(
         left[0],
         right[0],
         dimension_numbers=dimension_numbers,
         contract=params["contract"],
         workspace_bytes=params["workspace_bytes"],
+        out_sharding=None if sharding.mesh.empty else sharding,
     )
     return lax.transpose(product, tuple(map(result.index, wanted)))
 
@@ -125,17 +142,23 @@ ad.defbilinear(ozaki_dot_general_p, transpose_lhs, transpose_rhs)
 
 
 def _batch(
+    axis_data: Any,
     operands: tuple[Any, Any],
     axes: tuple[int | None, int | None],
     *,
     dimension_numbers: DimensionNumbers,
+    out_sharding: Any,
     **params: Any,
-) -> tuple[Array, int]:
+) -> tuple[Array, int | None]:
+    if tuple(axes) == (None, None):
+        return bind(*operands, dimension_numbers=dimension_numbers, out_sharding=out_sharding, **params), None
     dimension_numbers, axis = _dimensions.batched(dimension_numbers, [np.ndim(x) for x in operands], axes)
-    return bind(*operands, dimension_numbers=dimension_numbers, **params), axis
+    if out_sharding is not None:
+        out_sharding = mapped_sharding(axis_data, out_sharding, axis)
+    return bind(*operands, dimension_numbers=dimension_numbers, out_sharding=out_sharding, **params), axis
 
 
-batching.primitive_batchers[ozaki_dot_general_p] = _batch
+batching.fancy_primitive_batchers[ozaki_dot_general_p] = _batch
 
 
 # Lowering.
@@ -201,6 +224,8 @@ def _lower(
 
 
 def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+    # The stages see plain arrays: no shardings, which belong to the whole product.
+    ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
     # Statistics are int64, whatever the flag says outside the trace that made the float64 operands.
     with jax.enable_x64(True):
         return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
@@ -208,7 +233,6 @@ def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False
 
 def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:
     """The array behind transposes, so that ``dot(a.T, b)`` reads ``a`` as it lies."""
-    aval = jax.core.ShapedArray(aval.shape, aval.dtype)
     while (source := transpose_source(value)) is not None:
         value, permutation = source
         shape = [0] * aval.ndim
@@ -218,12 +242,11 @@ def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Grou
     return value, aval, groups
 
 
-def register_lowering(primitive: Primitive, rule: Any) -> None:
+def lower(primitive: Primitive, rule: Any) -> None:
     """Lower ``primitive`` by ``rule(..., stages=...)`` with the stages that each platform has."""
-    for platform, stages in _stages.by_platform().items():
-        # Not cached as a function of its own, behind which the rule would not see a transposed operand.
-        mlir.register_lowering(primitive, partial(rule, stages=stages), platform=platform, cacheable=False)
+    rules = {platform: partial(rule, stages=stages) for platform, stages in _stages.by_platform().items()}
+    register_lowering(primitive, rules)
 
 
-register_lowering(ozaki_dot_general_p, _lower)
+lower(ozaki_dot_general_p, _lower)
 allow_partitioning(ozaki_dot_general_p)

@@ -18,7 +18,7 @@ from ._compat import Primitive, batching, evaluate_eagerly
 from ._dimensions import Groups
 from ._operand import view
 from ._plan import padded_k
-from ._primitive import lower_stages, register_lowering
+from ._primitive import lower, lower_stages
 from ._stages import Quantized
 
 ozaki_statistics_p = Primitive("ozaki_statistics")
@@ -85,4 +85,4 @@ for _primitive, _stage in ((ozaki_statistics_p, "stats"), (ozaki_quantize_p, "qu
     _primitive.multiple_results = True
     evaluate_eagerly(_primitive)
     batching.primitive_batchers[_primitive] = partial(_batch, primitive=_primitive)
-    register_lowering(_primitive, partial(_lower, stage=_stage))
+    lower(_primitive, partial(_lower, stage=_stage))

@@ -66,6 +66,8 @@ class Rewriter:
         _check_precision(params["precision"])
         lhs, rhs = _float64(lhs), _float64(rhs)
         if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
+            if params["out_sharding"] is not None:
+                raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
             product = _prepare.multiply(
                 lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=self.workspace_bytes
             )
@@ -84,9 +86,9 @@ class Rewriter:
 
 
 def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
-    """Whether a product of these dtypes is float64: an operand or the result is, and none is complex."""
-    dtypes = [jnp.dtype(dtype) for dtype in (lhs, rhs, result)]
-    return jnp.dtype("float64") in dtypes and not any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes)
+    """Whether a product of these dtypes is float64: the result is, or both operands are; a float32 product
+    of a weakly typed operand is not."""
+    return result == jnp.float64 or lhs == rhs == jnp.float64
 
 
 def _check_precision(precision: Any) -> None:

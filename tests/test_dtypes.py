@@ -175,3 +175,17 @@ def test_float64_array_met_with_x64_off():  # case 15
 def test_import_changes_no_flag():  # case 15
     program = "import jax; before = dict(jax.config.values); import jax_ozaki; assert dict(jax.config.values) == before"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_float64_operands_of_mixed_products_with_x64_off():  # case 15
+    a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
+    with jax.enable_x64(False):
+        for other in (b.astype("float32"), np.ones((4, 5)), 2.0):
+            emulated, native = jo.dot(a, other), jnp.dot(a, other)
+            assert emulated.dtype == native.dtype
+            np.testing.assert_array_equal(emulated, native)
+
+
+def test_a_weak_float64_operand_leaves_a_float32_product_native():
+    a, weak = jnp.ones((3, 4), jnp.float32), jnp.full((4, 5), 2.0)
+    assert "ozaki" not in str(jax.make_jaxpr(jo.dot)(a, weak))

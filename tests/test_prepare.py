@@ -230,3 +230,18 @@ def test_report_of_a_prepared_product():
     assert_same_bits(c, expected)
     assert report.achieved == expected_report.achieved
     assert report.contract == contract
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shape", "other", "side"),
+    [
+        ("ik,ikn->in", (3, 7), (3, 7, 4), "lhs"),
+        ("sik,ikn->sin", (5, 3, 7), (3, 7, 4), "lhs"),
+        ("sik,skn->sin", (5, 3, 7), (5, 7, 4), "lhs"),
+        ("skn,nak->nas", (5, 7, 3), (3, 4, 7), "rhs"),
+    ],
+)
+def test_any_axis_but_the_contracted_one_may_be_a_batch_axis(subscripts, shape, other, side):
+    rng = np.random.default_rng(0)
+    a, b = generators.fractions(rng, shape), generators.fractions(rng, other)
+    assert_same_bits(jo.einsum(subscripts, jo.prepare(a, side), b), jo.einsum(subscripts, a, b))

@@ -89,3 +89,33 @@ def test_scan_in_shard_map(operands):  # case 18
     for _ in range(3):
         expected = jo.matmul(expected, square)
     np.testing.assert_array_equal(jax.jit(power)(x, square), expected)
+
+
+@pytest.mark.parametrize(
+    ("lhs_spec", "rhs_spec"), [(P("x"), P()), (P(), P(None, "x")), (P("x"), P(None, "y")), (P(("x", "y")), P())]
+)
+def test_gradients_on_an_explicit_mesh_follow_lax(operands, lhs_spec, rhs_spec):
+    if len(jax.devices()) < DEVICES:
+        pytest.skip(f"needs {DEVICES} devices")
+    devices = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:DEVICES])
+    with jax.set_mesh(devices):
+        a = jax.device_put(operands[0][0], NamedSharding(devices, lhs_spec))
+        b = jax.device_put(operands[1][0], NamedSharding(devices, rhs_spec))
+        emulated, native = (
+            jax.grad(lambda a, b, matmul=matmul: (matmul(a, b) ** 2).sum(), (0, 1))(a, b)
+            for matmul in (jo.matmul, jnp.matmul)
+        )
+    for x, y in zip(emulated, native, strict=True):
+        assert jax.typeof(x) == jax.typeof(y)
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+def test_mapped_out_sharding_follows_lax(operands):
+    devices = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:DEVICES])
+    with jax.set_mesh(devices):
+        a, b = (jax.device_put(x, NamedSharding(devices, P("x"))) for x in operands)
+        emulated, native = (
+            jax.vmap(lambda a, b, matmul=matmul: matmul(a, b, out_sharding=P(None, "y")))(a, b)
+            for matmul in (jo.matmul, jnp.matmul)
+        )
+    assert jax.typeof(emulated) == jax.typeof(native)

@@ -311,3 +311,16 @@ def test_conjugate_gradients_quantize_the_matrix_once():  # case 24
 def test_equal_quantizations_are_merged(fn, quantizations):
     text = hlo(fn, jnp.ones((24, 24)), jnp.ones((24, 24)), jnp.ones((24, 24)))
     assert len(calls(text, "quantize")) == quantizations
+
+
+def test_lowering_for_several_platforms():
+    a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
+    text = jax.jit(jo.dot).trace(a, b).lower(lowering_platforms=("cpu", "cuda")).as_text()
+    assert "stablehlo.case" in text
+
+
+def test_symbolic_sizes_are_refused_by_name():
+    (m,) = jax.export.symbolic_shape("m")
+    a, b = jax.ShapeDtypeStruct((m, 4), jnp.float64), jax.ShapeDtypeStruct((4, 5), jnp.float64)
+    with pytest.raises(TypeError, match="lhs has the symbolic shape"):
+        jax.eval_shape(jo.dot, a, b)
