@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Literal
+from typing import Any, Literal, cast, get_args
 
 import jax
 
@@ -42,21 +43,32 @@ class Contract:
     kind: Kind
     parameter: int | float | str | None = None
 
+    def __post_init__(self) -> None:
+        match self.kind:
+            case "moduli":
+                parameter: Any = integer("n", self.parameter, _moduli.MIN_MODULI, _moduli.MAX_MODULI)
+            case "mantissa":
+                parameter = integer("bits", self.parameter, 1, _MAX_MANTISSA)
+            case "normwise":
+                parameter = _error_factor(self.parameter)
+            case "native" if self.parameter is None:
+                parameter = None
+            case _:
+                raise ValueError(
+                    f"kind={self.kind!r}, parameter={self.parameter!r}: one of moduli(n), mantissa(bits), normwise(c) "
+                    "and native() is needed."
+                )
+        object.__setattr__(self, "parameter", parameter)
+
     @staticmethod
     def moduli(n: int) -> Contract:
         """Use exactly ``n`` moduli, 2 <= n <= 20: the raw Ozaki scheme II."""
-        if isinstance(n, bool) or int(n) != n or not _moduli.MIN_MODULI <= n <= _moduli.MAX_MODULI:
-            raise ValueError(
-                f"n={n!r} is not a supported number of moduli: an integer from {_moduli.MIN_MODULI} to {_moduli.MAX_MODULI} is needed."
-            )
-        return Contract("moduli", int(n))
+        return Contract("moduli", n)
 
     @staticmethod
     def mantissa(bits: int = 53) -> Contract:
         """Keep each element to ``2^-bits`` of the largest magnitude in its row or column."""
-        if isinstance(bits, bool) or int(bits) != bits or not 1 <= bits <= _MAX_MANTISSA:
-            raise ValueError(f"bits={bits!r}: an integer from 1 to {_MAX_MANTISSA} is needed.")
-        return Contract("mantissa", int(bits))
+        return Contract("mantissa", bits)
 
     @staticmethod
     def normwise(c: float | str = 2.0) -> Contract:
@@ -65,13 +77,7 @@ class Contract:
         ``c`` is a number above 1 (one u of it is the final rounding), ``"sqrt_k"`` for 1 + sqrt(k)
         or ``"k"`` for 1 + k.
         """
-        if isinstance(c, str):
-            if c not in ("sqrt_k", "k"):
-                raise ValueError(f'c={c!r}: a number above 1, "sqrt_k" or "k" is needed.')
-            return Contract("normwise", c)
-        if not (math.isfinite(c) and c > 1):
-            raise ValueError(f"c={c!r}: a finite number above 1 is needed; one u of the bound is the final rounding.")
-        return Contract("normwise", float(c))
+        return Contract("normwise", c)
 
     @staticmethod
     def native() -> Contract:
@@ -81,22 +87,19 @@ class Contract:
     @staticmethod
     def parse(text: str) -> Contract:
         """The contract that ``str`` wrote: ``"moduli(14)"``, ``"normwise(sqrt_k)"``, ``"native"``."""
-        name, _, rest = text.strip().partition("(")
+        if not isinstance(text, str):
+            raise TypeError(f"text={text!r}: a string is needed, as in 'normwise(2)'.")
+        name, parenthesis, rest = text.strip().partition("(")
         argument = rest.removesuffix(")").strip().strip("'\"")
-        constructors = {
-            "moduli": lambda: Contract.moduli(int(argument)),
-            "mantissa": lambda: Contract.mantissa(int(argument)) if argument else Contract.mantissa(),
-            "normwise": lambda: Contract.normwise(argument if argument in ("sqrt_k", "k") else float(argument)),
-            "native": Contract.native,
-        }
-        well_formed = not rest or rest.endswith(")")
-        if name not in constructors or not well_formed or (name == "native" and argument):
+        if name not in get_args(Kind) or (parenthesis and not rest.endswith(")")) or (name == "native" and argument):
             raise ValueError(
                 f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c) or native is needed, as in 'normwise(2)'."
             )
+        if name == "mantissa" and not argument:
+            return Contract.mantissa()
         try:
-            return constructors[name]()
-        except ValueError as error:
+            return Contract(cast(Kind, name), _number(argument))
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} is not a contract: {error}") from None
 
     def __str__(self) -> str:
@@ -154,14 +157,16 @@ class Contract:
         headroom = _headroom(n, k)
         if headroom is None:
             return False
-        # The integer norm of a row exceeds its norm2 by at most a factor (1 + rounding), since every
-        # term of it is rounded up by less than 1 and the largest is at least 2^15; the scale is a
-        # power of two, rounded down. So 2^-mu <= 2 (1 + rounding) norm2(a_i) / headroom.
         if self.kind == "mantissa":
             # norm2(a_i) <= sqrt(k) max|a_i|, where the integer norm is at most sqrt(k) (max + 2^-15 max).
             return headroom**2 >= k * _MANTISSA_ROUNDING * (1 << 2 * int(self.parameter))  # type: ignore[arg-type]
-        rounding = Fraction(_ceil_sqrt(k) + 1, 2**15)
-        step = _ceil_sqrt(k << 64) * Fraction(1, 2**32) * (1 + rounding) / headroom
+        # The integer norm of a row is at least 2^15, and its norm2 at least (1 - rounding) of that: every term
+        # is rounded up by less than 1, and every chunk's sum of squares too. The scale is a power of two,
+        # rounded down. So 2^-mu <= 2 norm2(a_i) / (1 - rounding) / headroom.
+        rounding = Fraction(_ceil_sqrt(k), 2**15) + Fraction(-(-k // _moduli.CHUNK), 2**30)
+        if rounding >= 1:
+            return False
+        step = _ceil_sqrt(k << 64) * Fraction(1, 2**32) / (1 - rounding) / headroom
         c = self.error_factor(k)
         assert c is not None
         # sqrt(k)/2 (2^-mu ||b|| + 2^-nu ||a||) + k/4 2^-(mu+nu) <= (2 step + step^2) ||a|| ||b||, and the
@@ -182,6 +187,44 @@ def _headroom(n: int, k: int) -> Fraction | None:
     unit = Fraction(1 << max(exponent, 0), 1 << max(-exponent, 0))
     root = _ceil_sqrt(k)
     return (mantissa - 1) * unit - Fraction(root, 2) if mantissa * unit > root else None
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """``value`` as an int from ``low`` to ``high``, or an error that names the argument."""
+    allowed = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: {allowed} is needed.")
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name}={value!r}: {allowed} is needed.")
+    return number
+
+
+def _error_factor(c: Any) -> float | str:
+    message = f'c={c!r}: a finite number above 1, "sqrt_k" or "k" is needed; one u of the bound is the final rounding.'
+    if isinstance(c, str):
+        if c not in ("sqrt_k", "k"):
+            raise ValueError(message)
+        return c
+    try:
+        factor = float(c) if math.isfinite(c) else math.inf
+    except OverflowError:
+        factor = math.inf
+    except TypeError:
+        raise TypeError(message) from None
+    if not 1 < factor < math.inf:
+        raise ValueError(message)
+    return factor
+
+
+def _number(text: str) -> int | float | str | None:
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text or None
 
 
 _ENVIRONMENT = "JAX_OZAKI_CONTRACT"

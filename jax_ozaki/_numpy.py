@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import unwrap
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from . import _plan
@@ -22,7 +23,7 @@ from ._compat import INLINE
 from ._contract import Contract, resolve
 from ._prepare import Prepared
 from ._report import Report, report
-from ._rewrite import Rewriter
+from ._rewrite import Rewriter, emulates
 
 
 def _product(
@@ -34,11 +35,16 @@ def _product(
     **static: Any,
 ) -> Any:
     """``fn(*operands, **static)`` emulated, with one report if ``single``, else a tuple of them."""
+    operands = tuple(_operand(fn.__name__.strip("_"), *x) for x in enumerate(operands))
+    contract = _operand_contract(operands, contract)
+    if contract.kind != "native":
+        _check_precision(static.get("precision"), operands, static.get("preferred_element_type"))
+    values = {name: _hashable(value) for name, value in static.items()}
     result, reports = _run(
         operands,
         fn=fn,
-        static=tuple((name, _hashable(value)) for name, value in static.items() if value is not None),
-        contract=_operand_contract(operands, contract),
+        static=tuple((name, _types(value), value) for name, value in values.items()),
+        contract=contract,
         workspace_bytes=_plan.resolve_workspace(),
         return_report=return_report,
     )
@@ -52,7 +58,7 @@ def _run(
     operands: tuple[Any, ...],
     *,
     fn: Callable[..., Any],
-    static: tuple[tuple[str, Any], ...],
+    static: tuple[tuple[str, Any, Any], ...],
     contract: Contract,
     workspace_bytes: int,
     return_report: bool,
@@ -60,11 +66,11 @@ def _run(
     arrays = [x.array if isinstance(x, Prepared) else x for x in operands]
     rewriter = Rewriter(contract, workspace_bytes, return_report)
     # Unwrapped, fn is not jitted once more inside.
-    closed = jax.make_jaxpr(partial(unwrap(fn), **dict(static)))(*arrays)
+    closed = jax.make_jaxpr(partial(unwrap(fn), **{name: value for name, _, value in static}))(*arrays)
     (result,) = rewriter.evaluate(closed, operands)
     if return_report and not rewriter.reports and len(arrays) == 2:
         # jnp multiplies by a scalar without a product.
-        lhs, rhs = map(jnp.asarray, arrays)
+        lhs, rhs = arrays
         rewriter.reports.append(report(lhs, rhs, (((), ()), ((), ())), Contract.native()))
     return result, tuple(rewriter.reports)
 
@@ -79,8 +85,43 @@ def _operand_contract(operands: Sequence[Any], contract: Contract | None) -> Con
     return of_operand
 
 
+def _operand(name: str, position: int, x: Any) -> Any:
+    """An operand as jnp takes it: a scalar stays weakly typed, a list is an error."""
+    if isinstance(x, Array | Prepared):
+        return x
+    if not isinstance(x, get_args(ArrayLike)) and not hasattr(x, "__jax_array__"):
+        raise TypeError(f"{name} requires ndarray or scalar arguments, got {type(x)} at position {position}.")
+    return jnp.asarray(x)
+
+
+def _check_precision(precision: Any, operands: Sequence[Any], preferred: Any) -> None:
+    """Precision levels concern narrower dtypes, as in lax; an explicit algorithm contradicts the contract."""
+    algorithm = (
+        lax.DotAlgorithmPreset.__members__.get(precision, precision) if isinstance(precision, str) else precision
+    )
+    if not isinstance(algorithm, lax.DotAlgorithm | lax.DotAlgorithmPreset) or algorithm in (
+        lax.DotAlgorithmPreset.DEFAULT,
+        lax.DotAlgorithmPreset.F64_F64_F64,
+    ):
+        return
+    with jax.enable_x64(True):  # float64 arrays are emulated whatever the flag says
+        dtype = jnp.result_type(*(x.array if isinstance(x, Prepared) else x for x in operands))
+    if emulates(dtype, dtype, dtype if preferred is None else preferred):
+        raise ValueError(
+            f"precision={precision} asks for an algorithm, but a float64 product follows its contract: "
+            "leave precision out, or use Contract.native()."
+        )
+
+
 def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def _types(value: Any) -> Any:
+    """Tells 3 from 3.0 and True from 1 in the jit key."""
+    return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
 def dot(
@@ -186,14 +227,15 @@ def einsum(
     ``return_report`` gives a tuple of reports, one for each product in the order of the path. Other
     arguments as in :func:`dot`.
     """
+    if out is not None:
+        raise NotImplementedError("out: einsum writes to no array, as in jax.numpy.")
     if isinstance(subscripts, str):
         arrays: tuple[Any, ...] = operands
         spelling: dict[str, Any] = {"subscripts": subscripts}
     else:  # einsum(x, [0, 1], y, [1, 2], [0, 2]), the last list being optional
         arguments = (subscripts, *operands)
-        arrays, spelling = arguments[: len(arguments) // 2 * 2 : 2], {"axes": arguments[1::2]}
-        if len(arguments) % 2:
-            spelling["result_axes"] = arguments[-1]
+        arrays = arguments[: len(arguments) // 2 * 2 : 2]
+        spelling = {"axes": arguments[1::2] + arguments[len(arrays) * 2 :]}
     options = {"precision": precision, "preferred_element_type": preferred_element_type, "out_sharding": out_sharding}
     return _product(
         _einsum,
@@ -201,20 +243,17 @@ def einsum(
         contract=contract,
         return_report=return_report,
         single=False,
-        out=out,
         optimize=optimize,
         **spelling,
         **options,
     )
 
 
-def _einsum(
-    *arrays: Any, subscripts: str | None = None, axes: Any = (), result_axes: Any = None, **options: Any
-) -> Any:
+def _einsum(*arrays: Any, subscripts: str | None = None, axes: Sequence[Any] = (), **options: Any) -> Any:
     if subscripts is not None:
         return jnp.einsum(subscripts, *arrays, **options)
-    interleaved = [x for pair in zip(arrays, axes, strict=True) for x in pair]
-    return jnp.einsum(*interleaved, *([] if result_axes is None else [result_axes]), **options)
+    interleaved = [x for pair in zip(arrays, axes, strict=False) for x in pair]
+    return jnp.einsum(*interleaved, *axes[len(arrays) :], **options)
 
 
 def vecdot(

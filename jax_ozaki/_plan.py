@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _moduli
-from ._contract import Contract, resolve
+from ._contract import Contract, integer, resolve
 
 _VECTOR, _CACHE_LINE = 16, 128
 
@@ -136,12 +136,10 @@ def plan(
     On NVIDIA GPUs a large product of up to 15 moduli takes one level of Strassen-Winograd, the same bits
     with 7/8 of the INT8 work and 7/4 of this workspace, where that stays within the budget.
 
-    Raises ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
+    Raises TypeError for sizes that are no integers, and ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
     a workspace that holds not even the smallest blocks.
     """
-    for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
-        if size < 0:
-            raise ValueError(f"{name}={size} is negative.")
+    m, n, k, batch = (integer(name, x, 0) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     dtype = jnp.dtype(dtype)
     contract = resolve(contract)
     moduli = contract.modulus_count(k) if dtype == jnp.float64 else 0
@@ -176,21 +174,15 @@ def default_workspace_bytes(size: int) -> Iterator[None]:
 
     The context is thread-local and part of the jit key. It changes no bit of any result.
     """
-    with _context(_checked_size(size, "default_workspace_bytes")):
+    with _context(integer("default_workspace_bytes", size, 1)):
         yield
 
 
 def resolve_workspace(size: int | None = None) -> int:
     """``size``, or the budget of the context, of the process, or a quarter of the device's memory."""
     if size is not None:
-        return _checked_size(size, "workspace_bytes")
+        return integer("workspace_bytes", size, 1)
     return _context.value or _process_default()
-
-
-def _checked_size(size: int, name: str) -> int:
-    if isinstance(size, bool) or int(size) != size or size <= 0:
-        raise ValueError(f"{name}={size!r}: a positive number of bytes is needed.")
-    return int(size)
 
 
 @cache
@@ -198,7 +190,7 @@ def _process_default() -> int:
     text = os.environ.get(_ENVIRONMENT)
     if text:
         try:
-            return _checked_size(int(text), _ENVIRONMENT)
+            return integer(_ENVIRONMENT, int(text), 1)
         except ValueError:
             raise ValueError(f"{_ENVIRONMENT}={text!r}: a positive number of bytes is needed.") from None
     memory = jax.devices()[0].memory_stats() if jax.default_backend() == "gpu" else None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
-from . import _dimensions, _quantize, _reference
+from . import _dimensions, _moduli, _quantize, _reference
 from ._contract import Contract
 from ._dimensions import Groups
 
@@ -40,56 +43,75 @@ class Report:
     """int64: columns of the rhs that hold a NaN or an Inf, over the whole batch."""
 
     def __str__(self) -> str:
-        parts = [f"{self.contract}:"]
-        parts.append(f"{self.moduli} moduli" if self.contract.kind != "native" else "XLA's product")
+        parts = ["XLA's product" if self.contract.kind == "native" else f"{_most(self.moduli)} moduli"]
         if self.achieved is not None:
-            parts.append(f"error at most {self.achieved:.4g} u norm2(row) norm2(column)")
+            parts.append(f"error at most {_largest(self.achieved, '.4g')} u norm2(row) norm2(column)")
         if self.contract.kind != "native":
-            parts.append(f"{self.native_outputs} outputs computed natively")
-        parts.append(f"{self.nonfinite_rows} rows and {self.nonfinite_columns} columns with NaN or Inf")
-        return parts[0] + " " + ", ".join(parts[1:])
+            parts.append(f"{_most(self.native_outputs)} outputs computed natively")
+        parts.append(f"{_most(self.nonfinite_rows)} rows and {_most(self.nonfinite_columns)} columns with NaN or Inf")
+        return f"{self.contract}: {', '.join(parts)}"
+
+
+def _largest(x: Any, form: str = "d") -> str:
+    """The largest number in ``x``; a tracer, or what else stands for numbers, as it prints itself."""
+    known = isinstance(x, get_args(ArrayLike)) and not isinstance(x, jax.core.Tracer)
+    return format(np.max(np.asarray(x)).item(), form) if known else str(x)
+
+
+def _most(x: Any) -> str:
+    return f"at most {_largest(x)}" if np.ndim(x) else _largest(x)
 
 
 def report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumbers, contract: Contract) -> Report:
     """The report of one product of real arrays under ``contract``."""
+    # The fields are 64-bit, whatever the flag says.
+    with jax.enable_x64(True):
+        return _report(lhs, rhs, dimension_numbers, contract)
+
+
+def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumbers, contract: Contract) -> Report:
     lhs, rhs = lax.stop_gradient(lhs), lax.stop_gradient(rhs)
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     batch, m, n, k = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     moduli = contract.modulus_count(k)
-    native = contract.kind == "native"
+    native, c = contract.kind == "native", contract.error_factor(k)
     return Report(
         contract=contract,
         moduli=jnp.int32(moduli),
-        achieved=_achieved(lhs, rhs, groups, k, moduli) if contract.kind == "normwise" else None,
-        native_outputs=jnp.asarray(batch * m * n if native else 0, jnp.int_),
+        achieved=None if c is None else _achieved(lhs, rhs, groups, k, moduli, c),
+        native_outputs=jnp.int64(batch * m * n if native else 0),
         nonfinite_rows=_count_nonfinite(lhs, groups[0]),
         nonfinite_columns=_count_nonfinite(rhs, groups[1]),
     )
 
 
 def _count_nonfinite(x: Array, groups: Groups) -> Array:
-    return jnp.count_nonzero(~jnp.isfinite(x).all(groups.contract))
+    return jnp.count_nonzero(~jnp.isfinite(x).all(groups.contract)).astype(jnp.int64)
 
 
-def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, moduli: int) -> Array:
+def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, moduli: int, c: float) -> Array:
     """1 + [sqrt(k)/2 (x + y) + k/4 x y] / u, x = 2^-mu / norm2(a_i) and y = 2^-nu / norm2(b_j) at their largest.
 
-    The bound of the normwise contract, with the scales that were used.
+    The bound of the normwise contract, with the scales that were used; at most the contract's own ``c``.
     """
     if 0 in lhs.shape or 0 in rhs.shape:
         return jnp.float64(1)
     x, y = (_largest_step(array, of_array, k, moduli) for array, of_array in zip((lhs, rhs), groups, strict=True))
     error = jnp.sqrt(float(k)) / 2 * (x + y) + k / 4 * x * y
-    return 1 + error.max() * 2.0**53
+    # Above the roundings of these lines; 1 where nothing but the result was rounded.
+    bound = 1 + error.max() * (2.0**53 * (1 + 2.0**-40))
+    return jnp.minimum(jnp.where(bound > 1, jnp.nextafter(bound, jnp.inf), 1.0), c)
 
 
 def _largest_step(x: Array, groups: Groups, k: int, moduli: int) -> Array:
     """max over rows of 2^-mu / norm2(row), an array over the batch axes; 0 for rows that are exact."""
     scale, table = _quantize.statistics(x, groups, moduli)
     emax, lsb, sumsq, nnz, _ = jnp.moveaxis(table, -1, 0)
+    scale = scale.astype(jnp.int64)
     # sumsq rounds every term up by less than one unit, and every chunk's sum once more.
-    norm = jnp.sqrt(jnp.maximum(sumsq.astype(jnp.float64) - k, 1)) - jnp.sqrt(nnz.astype(jnp.float64))
-    exponent = (16 - emax - scale.astype(emax.dtype)).astype(jnp.int32)
+    chunks = -(-k // _moduli.CHUNK)
+    norm = jnp.sqrt(jnp.maximum(sumsq - chunks, 1).astype(jnp.float64)) - jnp.sqrt(nnz.astype(jnp.float64))
+    power = lax.bitcast_convert_type((1023 + 16 - emax - scale) << 52, jnp.float64)
     rounded = (scale < -lsb) & (scale > _reference.SCALE_INF) & (nnz > 0)
-    step = jnp.where(rounded, jnp.exp2(exponent.astype(jnp.float64)) / norm, 0)
+    step = jnp.where(rounded, power / norm, 0.0)
     return step.max(tuple(range(len(groups.batch), scale.ndim)))

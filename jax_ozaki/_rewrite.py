@@ -63,7 +63,6 @@ class Rewriter:
             if self.return_report:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
             return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        _check_precision(params["precision"])
         lhs, rhs = _float64(lhs), _float64(rhs)
         if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
             if params["out_sharding"] is not None:
@@ -89,18 +88,6 @@ def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
     """Whether a product of these dtypes is float64: the result is, or both operands are; a float32 product
     of a weakly typed operand is not."""
     return result == jnp.float64 or lhs == rhs == jnp.float64
-
-
-def _check_precision(precision: Any) -> None:
-    """Precision levels concern narrower dtypes, as in lax; an explicit algorithm contradicts the contract."""
-    if isinstance(precision, lax.DotAlgorithm | lax.DotAlgorithmPreset) and precision not in (
-        lax.DotAlgorithmPreset.DEFAULT,
-        lax.DotAlgorithmPreset.F64_F64_F64,
-    ):
-        raise ValueError(
-            f"precision={precision} asks for an algorithm, but a float64 product follows its contract: "
-            "leave precision out, or use Contract.native()."
-        )
 
 
 def _array(value: Value) -> Any:

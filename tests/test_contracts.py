@@ -182,7 +182,7 @@ def test_looser_contracts_take_fewer_moduli():
     "make",
     [
         lambda: Contract.normwise(1), lambda: Contract.normwise(0.5), lambda: Contract.normwise(math.nan), lambda: Contract.normwise(math.inf),
-        lambda: Contract.normwise("k2"), lambda: Contract.mantissa(0), lambda: Contract.mantissa(1000), lambda: Contract.mantissa(5.5),
+        lambda: Contract.normwise("k2"), lambda: Contract.mantissa(0), lambda: Contract.mantissa(1000), lambda: Contract("moduli", 99), lambda: Contract("foo"), lambda: Contract("native", 1),
         lambda: Contract.parse("normwise"), lambda: Contract.parse("moduli(1)"), lambda: Contract.parse("moduli(3"), lambda: Contract.parse("native(3)"),
         lambda: Contract.parse(""), lambda: Contract.parse("exactly"), lambda: Contract.parse("mantissa(x)"), lambda: Contract.mantissa(76).modulus_count(2**40), lambda: Contract.normwise(1 + 1e-12).modulus_count(1),
     ],
@@ -190,6 +190,42 @@ def test_looser_contracts_take_fewer_moduli():
 def test_value_errors(make):
     with pytest.raises(ValueError):  # noqa: PT011 (messages differ)
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "allowed"),
+    [
+        *((lambda n=n: Contract.moduli(n), f"n={n!r}", "an integer from 2 to 20") for n in ("x", None, math.inf, math.nan, True, np.True_, 2.5, [2], 1, 21)),
+        *((lambda n=n: Contract.mantissa(n), f"bits={n!r}", "an integer from 1 to 76") for n in ("x", None, math.inf, math.nan, True, 5.5, 0, 77)),
+        *((lambda c=c: Contract.normwise(c), f"c={c!r}", "a finite number above 1") for c in (None, [2], (2,), b"2", 2j, np.ones(2), "x", 10**400, math.nan, -math.inf, 1, True, Fraction(2**60 + 1, 2**60))),
+        *((lambda n=n: jo.plan(n, 1, 1), f"m={n!r}", "an integer of at least 0") for n in (2.5, "a", True, None, -1)),
+        (lambda: jo.plan(1, 1, 1, batch=1.5), "batch=1.5", "an integer of at least 0"),
+        *((lambda n=n: jo.plan(1, 1, 1, workspace_bytes=n), f"workspace_bytes={n!r}", "an integer of at least 1") for n in (math.inf, "x", 0)),
+        *((lambda n=n: jo.default_workspace_bytes(n).__enter__(), f"default_workspace_bytes={n!r}", "an integer of at least 1") for n in (math.inf, None, "x", True, 0)),
+        *((lambda t=t: Contract.parse(t), repr(t), "is needed") for t in ("normwise", "normwise(", "native(", "moduli", "moduli(2.5)", "moduli(x)", "mantissa(nan)", "normwise(inf)", "normwise(1e999)", 3, None)),
+    ],
+)  # fmt: skip
+def test_errors_name_what_was_given_and_what_is_allowed(make, given, allowed):
+    """TypeError for what is no number, ValueError for a number out of range."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make()
+    assert given in str(caught.value) and allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("n", ["x", None, math.inf, True, 2.5])
+def test_wrong_types_are_type_errors(n):
+    for make in (Contract.moduli, Contract.mantissa, lambda n: jo.plan(n, 1, 1)):
+        with pytest.raises(TypeError):
+            make(n)
+    for c in (None, [2], b"2"):
+        with pytest.raises(TypeError):
+            Contract.normwise(c)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert Contract.moduli(np.int64(7)) == Contract.moduli(7) and type(Contract.moduli(np.int64(7)).parameter) is int
+    assert type(Contract.normwise(np.float32(2)).parameter) is type(Contract.normwise(2).parameter) is float
+    assert jo.plan(np.int32(2), 2, 2) == jo.plan(2, 2, 2)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=str)
@@ -239,7 +275,7 @@ def test_plan_states_the_memory_that_is_used():
 
 def test_plan_errors():
     for sizes in ((-1, 2, 3), (1, -2, 3), (1, 2, -3)):
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match=r"-[123]: an integer of at least 0"):
             jo.plan(*sizes)
     with pytest.raises(ValueError, match="workspace"):
         jo.plan(100, 100, 100, workspace_bytes=10)

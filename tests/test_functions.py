@@ -175,6 +175,104 @@ def test_every_function_takes_a_contract_and_a_report(name):
         getattr(jo, name)(*args, contract=7)
 
 
+X = jnp.asarray(np.random.default_rng(5).standard_normal((3, 3)))
+DIMS = (((1,), (0,)), ((), ()))
+CALL = {
+    **{name: getattr(jo, name) for name in ("dot", "matmul", "inner", "vdot", "vecdot", "matvec", "vecmat")},
+    "tensordot": lambda a, b: jo.tensordot(a, b, 1),
+    "einsum": lambda a, b: jo.einsum("ij,jk", a, b),
+    "sublists": lambda a, b: jo.einsum(a, [0, 1], b, [1, 2]),
+    "dot_general": lambda a, b: jo.dot_general(a, b, DIMS),
+    "multi_dot": lambda a, b: jo.linalg.multi_dot([a, b]),
+}
+
+
+@pytest.mark.parametrize("name", CALL)
+def test_operands_are_arrays_by_position(name):
+    for position, args in enumerate((([[1.0] * 3] * 3, X), (X, ((1.0,) * 3,) * 3))):
+        for disabled in (False, True):
+            with jax.disable_jit(disabled), pytest.raises(TypeError, match=rf"got .* at position {position}"):
+                CALL[name](*args)
+
+
+@pytest.mark.parametrize("name", CALL)
+def test_an_object_with_an_array(name):
+    class Holder:
+        def __jax_array__(self):
+            return X
+
+    np.testing.assert_array_equal(CALL[name](Holder(), X), CALL[name](X, X))
+
+
+@pytest.mark.parametrize("scalar", [2.0, 2, True, np.float32(2)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.int64])
+def test_scalars_without_jit(scalar, dtype):
+    array = jnp.arange(6).reshape(2, 3).astype(dtype)
+    for name in ("dot", "inner"):
+        for args in ((scalar, array), (array, scalar), (scalar, scalar)):
+            expected = getattr(jnp, name)(*args)
+            for disabled in (False, True):
+                with jax.disable_jit(disabled):
+                    actual, report = getattr(jo, name)(*args, return_report=True)
+                assert_close(actual, expected)
+                assert actual.weak_type == expected.weak_type
+                assert report.nonfinite_rows == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m, linalg: m.vecdot(X, X, axis=None),
+        lambda m, linalg: m.tensordot(X, X, None),
+        lambda m, linalg: m.tensordot(X, X, 1) + m.tensordot(X, X, 1.0),
+        lambda m, linalg: m.tensordot(X, X, 1) + m.tensordot(X, X, True),
+        lambda m, linalg: m.tensordot(X, X, (1, 0)) + m.tensordot(X, X, (1.0, 0)),
+        lambda m, linalg: m.tensordot(X, X, ((1,), (0,))) + m.tensordot(X, X, np.int64(1)),
+        lambda m, linalg: linalg.matrix_power(X, None),
+        lambda m, linalg: linalg.matrix_power(X, 3) + linalg.matrix_power(X, 3.0),
+        lambda m, linalg: m.einsum("ij,jk", X, X, optimize=True) + m.einsum("ij,jk", X, X, optimize=1),
+    ],
+)
+def test_arguments_that_are_no_integers(call):
+    """None and 3.0 reach jnp's own check, whatever was called before."""
+    assert outcome(call, jnp, jnp.linalg)[1] is TypeError
+    assert outcome(call, jo, jo.linalg)[1] is TypeError
+
+
+def test_arguments_that_are_numpy_arrays():
+    one, zero = np.array([1]), np.array([0])
+    np.testing.assert_array_equal(jo.dot_general(X, X, ((one, zero), ((), ()))), jo.dot(X, X))
+    np.testing.assert_array_equal(jo.dot_general(X, X, np.array([[[1], [0]], [[0], [1]]])).shape, (3,))
+    actual = jo.einsum(X, np.array([0, 1]), X, np.array([1, 2]), np.array([2, 0]))
+    np.testing.assert_array_equal(actual, jo.einsum("ij,jk->ki", X, X))
+
+
+def test_einsum_out():
+    for out in (X, 3):
+        with pytest.raises(NotImplementedError, match="out"):
+            jo.einsum("ij,jk", X, X, out=out)
+
+
+def test_default_precision_concerns_other_products():
+    """Only an algorithm asked of the product itself contradicts its contract."""
+    expected = jo.dot(X, X)
+    with jax.default_matmul_precision("F32_F32_F32"):
+        np.testing.assert_array_equal(jo.dot(X, X), expected)
+        np.testing.assert_array_equal(jo.linalg.matrix_power(X, 2), expected)
+    single = X.astype(jnp.float32)
+    for precision in ("F32_F32_F32", jax.lax.DotAlgorithmPreset.F32_F32_F32):
+        for args in ((X, X), (X, single), (jo.prepare(X), X)):
+            with pytest.raises(ValueError, match="precision"):
+                jo.dot(*args, precision=precision)
+        with pytest.raises(ValueError, match="precision"):
+            jo.dot(single, single, precision=precision, preferred_element_type=jnp.float64)
+        with jax.enable_x64(False), pytest.raises(ValueError, match="precision"):
+            jo.dot(X, X, precision=precision)
+        np.testing.assert_array_equal(jo.dot(single, single, precision=precision), jnp.dot(single, single))
+        np.testing.assert_array_equal(jo.dot(2.0, single, precision=precision), 2 * single)
+    np.testing.assert_array_equal(jo.dot(X, X, precision="F64_F64_F64"), expected)
+
+
 def test_native_contract_is_jnp():
     x = jnp.asarray(np.random.default_rng(4).standard_normal((40, 40)))
     native = jo.Contract.native()

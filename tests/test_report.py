@@ -229,3 +229,53 @@ def test_an_empty_product():
     _, report = reporting(NORMWISE)(jnp.ones((3, 0)), jnp.ones((0, 4)))
     assert report.achieved == 1
     assert report.nonfinite_rows == 0
+
+
+def test_achieved_keeps_the_contract_of_a_long_row_of_tiny_elements():
+    """One element per row sets the norm, which is just large enough to halve the scale."""
+    k, n = 2**20, 11
+    low, high = 1.0, 2.0**100
+    while np.nextafter(low, high) < high:
+        middle = (low * high) ** 0.5 if high > 2 * low else (low + high) / 2
+        low, high = (low, middle) if Contract.normwise(middle).modulus_count(k) <= n else (middle, high)
+    largest = oracle.bound(n)[0] / 2**16  # H scaled to [2^15, 2^16)
+    row = np.full((1, k), 2.0**-60)
+    row[0, 0] = np.ceil(np.sqrt(largest**2 - k / 128) + 1) / 2**15
+    _, report = reporting(Contract.normwise(high))(row, row.T)
+    assert report.moduli == n
+    assert 0.99 * high < report.achieved < high
+
+
+def test_fields_do_not_depend_on_flags():
+    """64-bit without x64, and no implicit promotion."""
+    a, b = generators.operands(np.random.default_rng(10), 5, 30, 4)
+    expected = reporting(NORMWISE)(jnp.asarray(a), jnp.asarray(b))[1]
+    x, y = jnp.asarray(a), jnp.asarray(b)
+    with jax.enable_x64(False):
+        _, off = reporting(NORMWISE)(x, y)
+    with jax.numpy_dtype_promotion("strict"):
+        _, strict = reporting(NORMWISE)(x, y)
+        _, other = jo.dot(jnp.ones(3, jnp.float32), jnp.ones(3, jnp.float32), return_report=True)
+    for report in (off, strict):
+        assert_equal_reports(report, expected)
+        assert [f.dtype for f in jax.tree.leaves(report)] == ["int32", "float64", "int64", "int64", "int64"]
+    assert other.native_outputs == 1
+
+
+@pytest.mark.parametrize("contract", [NORMWISE, Contract.mantissa(), Contract.native()], ids=str)
+def test_text(contract):
+    """Numbers of one product, the largest of several, and no number while tracing."""
+    a, b = stack(4, "phi=2")
+    b[1, 3, 2] = np.nan
+    _, one = reporting(contract)(a[0], b[0])
+    _, batch = jax.vmap(reporting(contract))(a, b)
+    assert "0 rows and 0 columns" in str(one)
+    assert "at most 0 rows and at most 1 columns" in str(batch)
+    if contract == NORMWISE:
+        assert f"at most {max(batch.achieved):.4g} u" in str(batch) and f"at most {one.achieved:.4g} u" in str(one)
+    assert str(jax.device_get(batch)) == str(batch)
+    texts = []
+    jax.jit(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])))(a[0], b[0])
+    jax.vmap(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])) or 0)(a, b)
+    texts.append(str(jax.eval_shape(reporting(contract), a[0], b[0])[1]))
+    assert all(str(contract) in text for text in texts)
