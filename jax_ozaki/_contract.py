@@ -263,5 +263,8 @@ def resolve(contract: Contract | None) -> Contract:
 
 def check(contract: Contract) -> Contract:
     if not isinstance(contract, Contract):
-        raise TypeError(f"contract={contract!r}: a jax_ozaki.Contract is needed, as in Contract.normwise(2).")
+        raise TypeError(
+            f"contract={contract!r}: a jax_ozaki.Contract is needed, as in Contract.normwise(2) or "
+            "Contract.parse('normwise(2)')."
+        )
     return contract

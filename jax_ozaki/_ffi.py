@@ -17,6 +17,7 @@ import jax
 import jaxlib
 
 STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
+CUDA_STAGES = (*STAGES, "strassen_quantize", "strassen_combine")
 
 Version = tuple[int, ...]
 
@@ -24,9 +25,12 @@ OLDEST_JAXLIB: Version = (0, 10, 2)
 OLDEST_API: Version = (0, 3)
 """The FFI API of the oldest supported jaxlib: what a runtime offers at least."""
 
+_IN_SOURCE_TREE = (Path(__file__).parents[1] / "CMakeLists.txt").is_file()
 _BUILD_HELP = (
-    "Install the package with `pip install .` from its source tree (a C++ compiler is needed), and "
-    "run it from outside that tree: the checkout itself holds no compiled modules."
+    "This is the source tree, which holds no compiled modules: after `pip install .` start Python in "
+    "another folder, or with `python -P`."
+    if _IN_SOURCE_TREE
+    else "Install the package with `pip install .` from its source tree; a C++ compiler is needed."
 )
 
 

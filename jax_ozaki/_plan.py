@@ -112,7 +112,11 @@ class Plan:
             return f"{shape}: native, {self.guarantee}"
         whole = Blocks(self.batch, self.m, self.n, self.k)
         block = self.blocks
-        how = "in one piece" if block == whole else f"in blocks of {block.batch} x {block.m} x {block.n} x {block.k}"
+        how = (
+            "in one piece"
+            if block == whole
+            else f"in blocks of batch {block.batch}, m {block.m}, n {block.n}, k {block.k}"
+        )
         return (
             f"{shape}\n"
             f"  contract   {self.contract}: {self.guarantee}\n"
@@ -145,7 +149,8 @@ def plan(
     moduli = contract.modulus_count(k) if dtype == jnp.float64 else 0
     if not moduli:
         native = Contract.native()
-        return Plan(m, n, k, batch, dtype.name, native, 0, 0.0, 0, 0, Blocks(batch, m, n, k), native.guarantee)
+        guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 is emulated"
+        return Plan(m, n, k, batch, dtype.name, native, 0, 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
     block = blocks(moduli, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
     return Plan(
         m=m,

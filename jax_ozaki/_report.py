@@ -27,20 +27,23 @@ class Report:
     """What one product used and achieved: a pytree of device scalars, one set a product under ``vmap``.
 
     No field depends on blocks, batch or device.
+
+    Attributes:
+        contract: the contract that was kept; ``native`` for dtypes other than float64.
+        moduli: int32, the moduli multiplied; 0 for a native product.
+        achieved: float64, a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``; None
+            where the contract has no bound.
+        native_outputs: int64, outputs computed by XLA's own product.
+        nonfinite_rows: int64, rows of the lhs that hold a NaN or an Inf, over the whole batch.
+        nonfinite_columns: int64, columns of the rhs that do.
     """
 
     contract: Contract
     moduli: Array
-    """int32: moduli multiplied; 0 for a native product."""
     achieved: Array | None
-    """float64: a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``; None where the
-    contract has no bound."""
     native_outputs: Array
-    """int64: outputs computed by XLA's own product."""
     nonfinite_rows: Array
-    """int64: rows of the lhs that hold a NaN or an Inf, over the whole batch."""
     nonfinite_columns: Array
-    """int64: columns of the rhs that hold a NaN or an Inf, over the whole batch."""
 
     def __str__(self) -> str:
         parts = ["XLA's product" if self.contract.kind == "native" else f"{_most(self.moduli)} moduli"]
