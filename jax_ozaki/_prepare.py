@@ -33,6 +33,9 @@ class Prepared:
 
     The array itself is the differentiable leaf. Every leaf has the stack's axes first, so a Prepared can
     be mapped by ``vmap``, carried by ``scan`` and passed through ``jit``.
+
+    Differentiate with respect to the array, preparing it inside; ``jax.grad`` over a Prepared argument needs
+    ``allow_int=True``. A leaf must not be changed without the others: they are one matrix.
     """
 
     array: Array
