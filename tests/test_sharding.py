@@ -21,10 +21,13 @@ def operands():
     return fractions(rng, (8, 12, 20)), fractions(rng, (8, 20, 16))
 
 
-def mesh(axis_type):
+def mesh(axis_type, **sizes):
+    """A mesh of ``DEVICES`` devices, by default along one axis x."""
     if len(jax.devices()) < DEVICES:
         pytest.skip(f"needs {DEVICES} devices")
-    return jax.make_mesh((DEVICES,), ("x",), axis_types=(axis_type,), devices=jax.devices()[:DEVICES])
+    sizes = sizes or {"x": DEVICES}
+    types = (axis_type,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types, devices=jax.devices()[:DEVICES])
 
 
 LOCAL = {
@@ -95,9 +98,7 @@ def test_scan_in_shard_map(operands):  # case 18
     ("lhs_spec", "rhs_spec"), [(P("x"), P()), (P(), P(None, "x")), (P("x"), P(None, "y")), (P(("x", "y")), P())]
 )
 def test_gradients_on_an_explicit_mesh_follow_lax(operands, lhs_spec, rhs_spec):
-    if len(jax.devices()) < DEVICES:
-        pytest.skip(f"needs {DEVICES} devices")
-    devices = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:DEVICES])
+    devices = mesh(AxisType.Explicit, x=2, y=2)
     with jax.set_mesh(devices):
         a = jax.device_put(operands[0][0], NamedSharding(devices, lhs_spec))
         b = jax.device_put(operands[1][0], NamedSharding(devices, rhs_spec))
@@ -111,7 +112,7 @@ def test_gradients_on_an_explicit_mesh_follow_lax(operands, lhs_spec, rhs_spec):
 
 
 def test_mapped_out_sharding_follows_lax(operands):
-    devices = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:DEVICES])
+    devices = mesh(AxisType.Explicit, x=2, y=2)
     with jax.set_mesh(devices):
         a, b = (jax.device_put(x, NamedSharding(devices, P("x"))) for x in operands)
         emulated, native = (
