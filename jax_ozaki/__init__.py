@@ -3,6 +3,8 @@
 from . import _ffi as _ffi  # loads the compiled handlers, or says why it cannot
 from . import linalg
 from ._contract import Contract, default_contract
+from ._emulate import emulate
+from ._explain import Explanation
 from ._numpy import dot, dot_general, einsum, inner, matmul, matvec, tensordot, vdot, vecdot, vecmat
 from ._plan import Plan, default_workspace_bytes, plan
 from ._prepare import Prepared, prepare
@@ -10,6 +12,7 @@ from ._report import Report
 
 __all__ = [
     "Contract",
+    "Explanation",
     "Plan",
     "Prepared",
     "Report",
@@ -18,6 +21,7 @@ __all__ = [
     "dot",
     "dot_general",
     "einsum",
+    "emulate",
     "inner",
     "linalg",
     "matmul",

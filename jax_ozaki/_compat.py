@@ -5,44 +5,120 @@ A new jax release is adopted by making this file work; nothing else imports ``ja
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
+from jax._src import linear_util as lu
+from jax._src import source_info_util
+from jax._src.api_util import debug_info
+from jax._src.custom_batching import custom_vmap_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.effects import no_effects
 from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_sharding
 from jax._src.interpreters.mlir import lower_per_platform
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
+from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
+from jax._src.lax.control_flow.solves import linear_solve_p as custom_linear_solve_p
 from jax._src.lax.lax import _convert_element_type as convert_element_type
+from jax._src.sharding_impls import UnspecifiedValue
 from jax._src.xla_bridge import backends_are_initialized
 from jax.extend.backend import backends
-from jax.extend.core import Primitive
-from jax.extend.core.primitives import dot_general_p, jit_p
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.extend.core.primitives import (
+    cond_p,
+    custom_jvp_call_p,
+    custom_vjp_call_p,
+    dot_general_p,
+    jit_p,
+    remat_p,
+    scan_p,
+    while_p,
+)
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import ir
 
 __all__ = [
     "INLINE",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
     "Primitive",
+    "Var",
     "ad",
+    "add_scan_constants",
     "allow_partitioning",
     "annotate_sharding",
     "batching",
+    "cond_p",
     "convert_element_type",
+    "custom_jvp_call_p",
+    "custom_linear_solve_p",
+    "custom_vjp_call_p",
+    "custom_vmap_p",
     "dot_general_p",
     "evaluate_eagerly",
+    "has_shardings",
     "initialized_platforms",
     "jit_p",
     "mapped_sharding",
     "mlir",
     "register_lowering",
+    "remat_p",
+    "scan_constants",
+    "scan_p",
+    "trace",
     "transpose_source",
+    "user_frame",
+    "while_p",
+    "wrapped",
 ]
 
 
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """The ``inline`` of a jitted function that leaves no call in the caller's jaxpr."""
+
+
+def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of ``fn`` for arguments of exactly these avals."""
+    wrapped = lu.wrap_init(fn, debug_info=debug_info("jax_ozaki", fn, avals, {}))
+    jaxpr, _, consts = trace_to_jaxpr_dynamic(wrapped, avals)
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def wrapped(fn: Callable[..., Any], like: Any) -> Any:
+    """``fn`` in the wrapping that jax keeps custom rules in."""
+    return lu.wrap_init(fn, debug_info=like.debug_info)
+
+
+def user_frame(equation: JaxprEqn) -> str:
+    """Where the program asked for ``equation``: file:line (function)."""
+    return source_info_util.summarize(equation.source_info)
+
+
+def has_shardings(jit_params: dict[str, Any]) -> bool:
+    """Whether a jit equation says where its arguments or results lie."""
+    return any(not isinstance(x, UnspecifiedValue) for key in _SHARDINGS for x in jit_params[key])
+
+
+_SHARDINGS = ("in_shardings", "out_shardings")
+
+
+def scan_constants(params: dict[str, Any]) -> int:
+    """How many leading operands of a scan are constants."""
+    return params["num_consts"] if "num_consts" in params else len(params["ft_in"].unpack()[0])
+
+
+def add_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters of a scan with ``count`` more constants."""
+    if "num_consts" in params:
+        return params | {"num_consts": params["num_consts"] + count}
+    from jax._src import flattree  # newer than the oldest jax
+
+    constants, carry, xs = params["ft_in"].unpack()
+    return params | {"ft_in": flattree.pack((flattree.nones(len(constants) + count), carry, xs))}
 
 
 def evaluate_eagerly(primitive: Primitive) -> None:

@@ -94,6 +94,11 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     return Prepared(a, _quantize.quantize(a, groups, moduli), side, contract, moduli)
 
 
+def preparable(contract: Contract) -> bool:
+    """Whether a product under ``contract`` can use operands quantized before it is known."""
+    return contract.kind in ("moduli", "mantissa", "normwise")
+
+
 def multiply(
     lhs: Array | Prepared, rhs: Array | Prepared, *, dimension_numbers: DimensionNumbers, workspace_bytes: int
 ) -> Array:

@@ -63,25 +63,31 @@ class Rewriter:
             if self.return_report:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
             return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        lhs, rhs = _float64(lhs), _float64(rhs)
-        if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
-            if params["out_sharding"] is not None:
-                raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
-            product = _prepare.multiply(
-                lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=self.workspace_bytes
-            )
-        else:
-            product = _primitive.bind(
-                lhs,
-                rhs,
-                dimension_numbers=dimension_numbers,
-                contract=contract,
-                workspace_bytes=self.workspace_bytes,
-                out_sharding=params["out_sharding"],
-            )
         if self.return_report:
-            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
-        return convert_element_type(product, result.dtype, weak_type=result.weak_type)
+            self.reports.append(report(_array(_float64(lhs)), _array(_float64(rhs)), dimension_numbers, contract))
+        return multiply(lhs, rhs, params, result, contract, self.workspace_bytes)
+
+
+def multiply(
+    lhs: Value, rhs: Value, params: dict[str, Any], result: Any, contract: Contract, workspace_bytes: int
+) -> Any:
+    """What a dot_general with these ``params`` and the aval ``result`` computes, emulated."""
+    dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
+    lhs, rhs = _float64(lhs), _float64(rhs)
+    if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
+        if params["out_sharding"] is not None:
+            raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
+        product = _prepare.multiply(lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=workspace_bytes)
+    else:
+        product = _primitive.bind(
+            lhs,
+            rhs,
+            dimension_numbers=dimension_numbers,
+            contract=contract,
+            workspace_bytes=workspace_bytes,
+            out_sharding=params["out_sharding"],
+        )
+    return convert_element_type(product, result.dtype, weak_type=result.weak_type)
 
 
 def emulates(lhs: Any, rhs: Any, result: Any) -> bool:

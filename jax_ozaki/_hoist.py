@@ -1,0 +1,137 @@
+"""Quantizations that a loop does not change, moved out of it.
+
+XLA moves custom calls out of loops on the CPU only, so it is done here, in the jaxpr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array, lax
+
+from ._compat import JaxprEqn, Literal, Var
+from ._contract import Contract
+from ._dimensions import DimensionNumbers, groups
+from ._jaxpr import opened, rebuilt
+from ._prepare import Prepared, ozaki_prepared_dot_general_p, prepare
+from ._primitive import ozaki_dot_general_p
+from ._quantize import ozaki_quantize_p
+
+Atom = Any
+
+HOISTED = frozenset({ozaki_quantize_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
+"""What is worth moving out of a loop, with everything that it is computed from."""
+
+
+def is_invariant(equation: JaxprEqn, invariant: set[Any]) -> bool:
+    """Whether ``equation`` computes the same in every iteration."""
+    return not equation.effects and all(isinstance(x, Literal) or x in invariant for x in equation.invars)
+
+
+class Split(NamedTuple):
+    """A loop's body without its invariant quantizations."""
+
+    outside: list[JaxprEqn]
+    """What to compute before the loop."""
+    body: Any
+    """The body, with one more argument for each of ``operands``."""
+    operands: list[Atom]
+    """The results of ``outside`` that the body reads."""
+
+
+def split(body: Any, constant: Sequence[bool], operands: Sequence[Atom], last: bool = False) -> Split:
+    """Take the invariant quantizations out of ``body``, whose ``constant`` arguments are ``operands`` outside.
+
+    The new arguments follow the constant ones, which come first, or come last.
+    """
+    jaxpr = opened(body)
+    outside: dict[Any, Atom] = {
+        var: operand for var, operand, fixed in zip(jaxpr.invars, operands, constant, strict=True) if fixed
+    }
+    for var, value in zip(jaxpr.constvars, getattr(body, "consts", ()), strict=True):
+        outside[var] = Literal(value, var.aval)
+    invariant = set(outside)
+    for equation in jaxpr.eqns:
+        if is_invariant(equation, invariant):
+            invariant.update(equation.outvars)
+    moved = _needed([e for e in jaxpr.eqns if all(x in invariant for x in e.outvars) and is_invariant(e, invariant)])
+    if not moved:
+        return Split([], body, [])
+
+    def read(atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else outside[atom]
+
+    before = []
+    for equation in moved:
+        results = [Var(x.aval) for x in equation.outvars]
+        before.append(equation.replace(invars=[read(x) for x in equation.invars], outvars=results))
+        outside.update(zip(equation.outvars, results, strict=True))
+    gone = set(map(id, moved))
+    staying = [equation for equation in jaxpr.eqns if id(equation) not in gone]
+    read_inside = {x for e in staying for x in e.invars if not isinstance(x, Literal)}
+    read_inside |= {x for x in jaxpr.outvars if not isinstance(x, Literal)}
+    new = [x for equation in moved for x in equation.outvars if x in read_inside]
+    count = len(constant) if last else sum(constant)
+    invars = [*jaxpr.invars[:count], *new, *jaxpr.invars[count:]]
+    return Split(before, rebuilt(body, staying, invars=invars), [outside[x] for x in new])
+
+
+def _needed(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+    """Those that are hoisted, and those that they depend on."""
+    wanted: set[Any] = set()
+    needed = []
+    for equation in reversed(equations):
+        if equation.primitive in HOISTED or any(x in wanted for x in equation.outvars):
+            needed.append(equation)
+            wanted.update(x for x in equation.invars if not isinstance(x, Literal))
+    return needed[::-1]
+
+
+class Form(NamedTuple):
+    """How the operands of a product are laid out for one of them to be prepared: one contracted axis, and
+    that among its last two."""
+
+    side: int
+    """Which operand is prepared."""
+    permutations: tuple[tuple[int, ...], tuple[int, ...]]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dimension_numbers: DimensionNumbers
+
+    def lay_out(self, x: Array, side: int) -> Array:
+        return lax.reshape(lax.transpose(x, self.permutations[side]), self.shapes[side])
+
+    def prepare(self, x: Array, contract: Contract) -> Prepared:
+        x = self.lay_out(x, self.side)
+        (axis,) = self.dimension_numbers[0][self.side]
+        return prepare(x, "lhs" if axis == x.ndim - 1 else "rhs", contract)
+
+
+def form(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, side: int) -> Form | None:
+    """The form for operand ``side`` of a product of these avals; None if it is a vector, or nothing is contracted."""
+    avals = lhs, rhs
+    both = groups(dimension_numbers, lhs.ndim, rhs.ndim)
+    contracted = dimension_numbers[0]
+    if not contracted[0] or avals[side].ndim == len(contracted[side]):
+        return None
+    # The order in which the operand that changes holds the contracted axes, so that it is not copied.
+    order = np.argsort(contracted[1 - side])
+    permutations, shapes, axes = [], [], []
+    for i, (aval, of_aval) in enumerate(zip(avals, both, strict=True)):
+        ks = tuple(of_aval.contract[j] for j in order)
+        kept = [axis for axis in range(aval.ndim) if axis not in ks]
+        # Contracted axes become one, where they lie if they lie together; a prepared one among the last two.
+        together = ks == tuple(range(ks[0], ks[0] + len(ks)))
+        place = ks[0] if together else len(kept)
+        if i == side and place < len(kept) - 1:
+            place = len(kept)
+        permutation = (*kept[:place], *ks, *kept[place:])
+        size = int(np.prod([aval.shape[k] for k in ks]))
+        shapes.append((*(aval.shape[x] for x in kept[:place]), size, *(aval.shape[x] for x in kept[place:])))
+        new_position = {x: j + (j >= place) for j, x in enumerate(kept)}
+        permutations.append(permutation)
+        axes.append(((place,), tuple(new_position[x] for x in of_aval.batch)))
+    (lhs_contract, lhs_batch), (rhs_contract, rhs_batch) = axes
+    numbers = (lhs_contract, rhs_contract), (lhs_batch, rhs_batch)
+    return Form(side, tuple(permutations), tuple(shapes), numbers)  # type: ignore[arg-type]

@@ -1,0 +1,41 @@
+"""Jaxprs, open or closed, as one thing: jax is about to make them one type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn
+
+
+def opened(jaxpr: Any) -> Any:
+    """The equations' owner: the jaxpr itself, or the one that a ClosedJaxpr holds."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def rebuilt(jaxpr: Any, equations: Sequence[JaxprEqn], **changes: Any) -> Any:
+    """``jaxpr`` with other equations, and other variables where ``changes`` says so."""
+    inner = opened(jaxpr)
+    new = inner.replace(eqns=list(equations), **changes)
+    return new if inner is jaxpr else jaxpr.replace(jaxpr=new)
+
+
+def map_inner(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """A parameter with ``fn`` applied to every jaxpr in it; the same object if that changes none."""
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+        return fn(value)
+    if isinstance(value, tuple | list):
+        items = [map_inner(x, fn) for x in value]
+        if all(x is y for x, y in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: map_inner(x, fn) for key, x in value.items()}
+    return value
+
+
+def inner_jaxprs(value: Any) -> list[Any]:
+    """Every jaxpr in a parameter."""
+    found: list[Any] = []
+    map_inner(value, lambda jaxpr: found.append(jaxpr) or jaxpr)  # type: ignore[func-returns-value]
+    return found

@@ -1,0 +1,393 @@
+"""Jaxprs with their products replaced, at any depth.
+
+A product's replacement is traced by itself, and its equations stand where the ``dot_general`` stood. Every other
+equation stays what it was, with its inner jaxprs and its custom rules replaced in turn: names, shardings, donation,
+effects and source lines are those of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import jaxpr_as_fun, primitives
+
+from . import _dimensions, _hoist
+from ._compat import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    add_scan_constants,
+    cond_p,
+    custom_jvp_call_p,
+    custom_vjp_call_p,
+    custom_vmap_p,
+    dot_general_p,
+    has_shardings,
+    jit_p,
+    remat_p,
+    scan_constants,
+    scan_p,
+    trace,
+    while_p,
+    wrapped,
+)
+from ._hoist import HOISTED, is_invariant, split
+from ._jaxpr import map_inner, opened, rebuilt
+from ._prepare import preparable
+from ._rewrite import emulates, multiply
+from ._settings import Settings
+
+Atom = Any
+
+DERIVATIVES_MULTIPLY = frozenset(
+    getattr(primitives, name)
+    for name in (
+        "cholesky_p",
+        "eig_p",
+        "eigh_p",
+        "householder_product_p",
+        "lu_p",
+        "qr_p",
+        "svd_p",
+        "triangular_solve_p",
+    )
+)
+"""Primitives without products, whose derivatives have some."""
+
+OPAQUE = frozenset({"pallas_call"})
+"""Names of primitives whose jaxprs are kernels."""
+
+
+def call(settings: Settings, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``fn(*args, **kwargs)`` with its products replaced.
+
+    Arrays are traced; other leaves of the arguments reach ``fn``, and other leaves of its result the caller, as
+    they are.
+    """
+    closed, arrays, results = staged(fn, *args, **kwargs)
+    return results(jaxpr_as_fun(Substitution(settings).rewrite(closed))(*arrays))
+
+
+def staged(
+    fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[ClosedJaxpr, list[Any], Callable[[Sequence[Any]], Any]]:
+    """The jaxpr of ``fn`` for these arguments, the arrays among them, and how its results become those of ``fn``."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    positions = [i for i, x in enumerate(leaves) if _is_array(x)]
+    returned: list[Any] = []
+    returned_tree: Any = None
+
+    def of_arrays(*arrays: Any) -> list[Any]:
+        nonlocal returned, returned_tree
+        filled = list(leaves)
+        for i, x in zip(positions, arrays, strict=True):
+            filled[i] = x
+        args, kwargs = jax.tree.unflatten(tree, filled)
+        returned, returned_tree = jax.tree.flatten(fn(*args, **kwargs))
+        traced = [x for x in returned if _is_array(x)]
+        returned = [None if _is_array(x) else x for x in returned]
+        is_traced.extend(x is None for x in returned)
+        return traced
+
+    is_traced: list[bool] = []
+
+    def results(traced: Sequence[Any]) -> Any:
+        values = iter(traced)
+        return jax.tree.unflatten(
+            returned_tree, [next(values) if of_array else x for x, of_array in zip(returned, is_traced, strict=True)]
+        )
+
+    arrays = [leaves[i] for i in positions]
+    return jax.make_jaxpr(of_arrays)(*arrays), arrays, results
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+class Scope:
+    """One jaxpr on its way: what stands for its variables, and which of them an enclosing loop does not change."""
+
+    def __init__(self, invariant: set[Any] | None) -> None:
+        self.atoms: dict[Any, Atom] = {}
+        self.invariant = invariant
+
+    def read(self, atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else self.atoms.get(atom, atom)
+
+    def is_invariant(self, atom: Atom) -> bool:
+        return self.invariant is not None and (isinstance(atom, Literal) or atom in self.invariant)
+
+    def note(self, equations: Sequence[JaxprEqn]) -> None:
+        """Enter what ``equations`` compute."""
+        for equation in equations:
+            if self.invariant is not None and is_invariant(equation, self.invariant):
+                self.invariant.update(equation.outvars)
+
+    def inline(self, closed: Any, operands: Sequence[Atom], site: JaxprEqn) -> tuple[list[JaxprEqn], list[Atom]]:
+        """The equations of ``closed`` applied to ``operands`` in place of ``site``, and its results."""
+        jaxpr = opened(closed)
+        atoms: dict[Any, Atom] = dict(zip(jaxpr.invars, operands, strict=True))
+        atoms.update({x: Literal(value, x.aval) for x, value in zip(jaxpr.constvars, closed.consts, strict=True)})
+
+        def read(atom: Atom) -> Atom:
+            return atom if isinstance(atom, Literal) else atoms[atom]
+
+        equations = []
+        for equation in jaxpr.eqns:
+            results = [Var(x.aval) for x in equation.outvars]
+            source = equation.source_info if site.primitive is jit_p else site.source_info
+            equations.append(
+                equation.replace(invars=[read(x) for x in equation.invars], outvars=results, source_info=source)
+            )
+            atoms.update(zip(equation.outvars, results, strict=True))
+        self.note(equations)
+        return equations, [read(x) for x in jaxpr.outvars]
+
+
+class Substitution:
+    """Replaces the products of jaxprs under ``settings``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def rewrite(self, jaxpr: Any, constant: Sequence[bool] | None = None) -> Any:
+        """``jaxpr`` replaced; itself if there is nothing to replace.
+
+        ``constant`` marks the arguments that an enclosing loop does not change. The result is the same object
+        each time, so that what jax caches for it is found again.
+        """
+        key = (self.settings, constant if constant is None else tuple(constant))
+        known = _rewritten.setdefault(jaxpr, {})
+        if key not in known:
+            known[key] = self._rewrite(jaxpr, constant)
+        return jaxpr if known[key] is None else known[key]
+
+    def _rewrite(self, jaxpr: Any, constant: Sequence[bool] | None) -> Any:
+        inner = opened(jaxpr)
+        scope = Scope(None)
+        if constant is not None:
+            fixed = {x for x, is_fixed in zip(inner.invars, constant, strict=True) if is_fixed}
+            scope = Scope(fixed.union(inner.constvars))
+        equations = []
+        for equation in inner.eqns:
+            operands = [scope.read(x) for x in equation.invars]
+            if any(x is not y for x, y in zip(operands, equation.invars, strict=True)):
+                equation = equation.replace(invars=operands)
+            replaced = list(self._equation(equation, scope))
+            scope.note(replaced)
+            equations += replaced
+        outvars = [scope.read(x) for x in inner.outvars]
+        same = len(equations) == len(inner.eqns) and all(
+            x is y for x, y in zip([*equations, *outvars], [*inner.eqns, *inner.outvars], strict=True)
+        )
+        if same:
+            return None
+        return rebuilt(jaxpr, equations, outvars=outvars)
+
+    def _equation(self, equation: JaxprEqn, scope: Scope) -> Iterator[JaxprEqn] | Sequence[JaxprEqn]:
+        primitive = equation.primitive
+        if primitive is dot_general_p:
+            return self._product(equation, scope)
+        if primitive.name in OPAQUE:
+            return [equation]
+        if primitive in DERIVATIVES_MULTIPLY and self.settings.contract.kind != "native":
+            return self._differentiable(equation, scope)
+        if primitive is scan_p:
+            return self._scan(equation)
+        if primitive is while_p:
+            return self._while(equation)
+        if primitive in (custom_jvp_call_p, custom_vjp_call_p, custom_vmap_p):
+            return [equation.replace(params=self._rules(equation.params))]
+        if scope.invariant is not None:
+            if primitive is jit_p and not has_shardings(equation.params):
+                return self._jit_in_loop(equation, scope)
+            if primitive in (cond_p, remat_p):
+                return self._block_in_loop(equation, scope)
+        return [self._within(equation)]
+
+    def _within(self, equation: JaxprEqn) -> JaxprEqn:
+        params = map_inner(equation.params, self.rewrite)
+        same = all(params[name] is value for name, value in equation.params.items())
+        return equation if same else equation.replace(params=params)
+
+    # Products.
+
+    def _product(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        (lhs, rhs), (result,), params = equation.invars, equation.outvars, equation.params
+        avals = lhs.aval, rhs.aval
+        if self.settings.native_because(*avals, result.aval, params):
+            return [equation]
+        replacement = partial(
+            multiply,
+            result=result.aval,
+            contract=self.settings.contract,
+            workspace_bytes=self.settings.workspace_bytes,
+        )
+        form = self._form(equation, scope)
+        if form is None:
+            closed = _trace(lambda x, y: [replacement(x, y, params)], avals, equation)
+            equations, results = scope.inline(closed, [lhs, rhs], equation)
+        else:
+            side, operands = form.side, [lhs, rhs]
+            tree: Any = None
+
+            def prepare(x: Any) -> list[Any]:
+                nonlocal tree
+                leaves, tree = jax.tree.flatten(form.prepare(x, self.settings.contract))
+                return leaves
+
+            def product(x: Any, *leaves: Any) -> list[Any]:
+                prepared = jax.tree.unflatten(tree, leaves)
+                other = form.lay_out(x, 1 - side)
+                both = (prepared, other) if side == 0 else (other, prepared)
+                return [replacement(*both, params | {"dimension_numbers": form.dimension_numbers})]
+
+            closed = _trace(prepare, [avals[side]], equation)
+            quantized, leaves = scope.inline(closed, [operands[side]], equation)
+            closed = _trace(product, [avals[1 - side], *(x.aval for x in leaves)], equation)
+            equations, results = scope.inline(closed, [operands[1 - side], *leaves], equation)
+            equations = quantized + equations
+        scope.atoms[result] = results[0]
+        return equations
+
+    def _form(self, equation: JaxprEqn, scope: Scope) -> _hoist.Form | None:
+        """How to prepare the one operand that the loop around does not change, if that is possible."""
+        fixed = [scope.is_invariant(x) for x in equation.invars]
+        avals = [cast(Any, x.aval) for x in equation.invars]
+        plain = equation.params["out_sharding"] is None and all(x.sharding.mesh.empty for x in avals)
+        if sum(fixed) != 1 or not plain or not preparable(self.settings.contract):
+            return None
+        if avals[fixed.index(True)].dtype != jnp.float64:
+            return None
+        numbers = _dimensions.canonical(equation.params["dimension_numbers"])
+        return _hoist.form(*avals, numbers, fixed.index(True))
+
+    # Loops: what they do not change is quantized outside.
+
+    def _scan(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
+        params, operands = equation.params, equation.invars
+        count = scan_constants(params)
+        constant = [i < count for i in range(len(operands))]
+        before, body, new = self._loop_body(params["jaxpr"], constant, operands, equation)
+        params = add_scan_constants(params, len(new)) | {"jaxpr": body}
+        operands = [*operands[:count], *new, *operands[count:]]
+        return [*before, equation.replace(invars=operands, params=params)]
+
+    def _while(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
+        params, operands = equation.params, equation.invars
+        counts = params["cond_nconsts"], params["body_nconsts"]
+        carried = operands[sum(counts) :]
+        before, changed, consts = [], {}, []
+        for name, count, start in (("cond", counts[0], 0), ("body", counts[1], counts[0])):
+            of_part = operands[start : start + count]
+            constant = [i < count for i in range(count + len(carried))]
+            outside, jaxpr, new = self._loop_body(params[f"{name}_jaxpr"], constant, [*of_part, *carried], equation)
+            before += outside
+            consts += [*of_part, *new]
+            changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": count + len(new)}
+        return [*before, equation.replace(invars=[*consts, *carried], params=params | changed)]
+
+    def _loop_body(
+        self, jaxpr: Any, constant: Sequence[bool], operands: Sequence[Atom], equation: JaxprEqn
+    ) -> _hoist.Split:
+        # Effects on references name operands by position.
+        if any(hasattr(effect, "input_index") for effect in equation.effects):
+            return _hoist.Split([], self.rewrite(jaxpr), [])
+        return split(self.rewrite(jaxpr, constant), constant, operands)
+
+    def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        """A jitted function in a loop, open where something in it may leave the loop."""
+        jaxpr = self.rewrite(equation.params["jaxpr"], [scope.is_invariant(x) for x in equation.invars])
+        if not any(e.primitive in HOISTED for e in opened(jaxpr).eqns):
+            return [self._within(equation)]
+        equations, results = scope.inline(jaxpr, equation.invars, equation)
+        scope.atoms.update(zip(equation.outvars, results, strict=True))
+        return equations
+
+    def _block_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        """A conditional or a rematerialised block in a loop, what the loop does not change taken out."""
+        params, operands = equation.params, equation.invars
+        first = 1 if equation.primitive is cond_p else 0
+        fixed = [scope.is_invariant(x) for x in operands[first:]]
+        if not any(fixed):
+            return [self._within(equation)]
+        blocks = params["branches"] if first else [params["jaxpr"]]
+        parts = [split(self.rewrite(block, fixed), fixed, operands[first:], last=True) for block in blocks]
+        added = [[Var(x.aval) for x in part.operands] for part in parts]
+        bodies = []
+        for i, part in enumerate(parts):
+            own = opened(part.body).invars
+            inputs = own[: len(fixed)]
+            new = own[len(fixed) :]
+            invars = [*inputs, *(x for j, of_part in enumerate(added) for x in (new if i == j else of_part))]
+            bodies.append(rebuilt(part.body, opened(part.body).eqns, invars=invars))
+        changed = {"branches": tuple(bodies)} if first else {"jaxpr": bodies[0]}
+        invars = [*operands, *(x for part in parts for x in part.operands)]
+        before = [e for part in parts for e in part.outside]
+        return [*before, equation.replace(invars=invars, params=params | changed)]
+
+    # Derivatives.
+
+    def _rules(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of a function with custom rules: the rules are rewritten when they are used."""
+        params = map_inner(params, self.rewrite)
+        for name in ("jvp_jaxpr_fun", "fwd_jaxpr_thunk"):
+            if name in params:
+                params[name] = wrapped(partial(self._rule, params[name]), params[name])
+        if "bwd" in params:
+            params["bwd"] = wrapped(partial(call, self.settings, params["bwd"].call_wrapped), params["bwd"])
+        if "rule" in params:
+            params["rule"] = partial(call, self.settings, params["rule"])
+        return params
+
+    def _rule(self, rule: Any, *zeros: Any) -> tuple[Any, ...]:
+        jaxpr, *rest = rule.call_wrapped(*zeros)
+        return (self.rewrite(jaxpr), *rest)
+
+    def _differentiable(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        """A decomposition whose derivative, taken later, is emulated."""
+        primitive, params = equation.primitive, equation.params
+        if not any(emulates(x.aval.dtype, x.aval.dtype, x.aval.dtype) for x in equation.invars):  # type: ignore[attr-defined]
+            return [equation]
+
+        def bind(*operands: Any) -> list[Any]:
+            results = primitive.bind(*operands, **params)
+            return list(results) if primitive.multiple_results else [results]
+
+        def jvp(primals: Any, tangents: Any) -> Any:
+            active = [i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero)]
+
+            def of_active(*values: Any) -> list[Any]:
+                operands = list(primals)
+                for i, value in zip(active, values, strict=True):
+                    operands[i] = value
+                return bind(*operands)
+
+            def both(values: Any, directions: Any) -> Any:
+                return jax.jvp(of_active, values, directions)
+
+            return call(self.settings, both, [primals[i] for i in active], [tangents[i] for i in active])
+
+        function = jax.custom_jvp(bind)
+        function.defjvp(jvp, symbolic_zeros=True)
+        closed = _trace(function, [x.aval for x in equation.invars], equation)
+        equations, results = scope.inline(closed, equation.invars, equation)
+        scope.atoms.update(zip(equation.outvars, results, strict=True))
+        return equations
+
+
+_rewritten: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def _trace(fn: Callable[..., Any], avals: Sequence[Any], site: JaxprEqn) -> ClosedJaxpr:
+    with site.ctx.manager:
+        return trace(fn, avals)
