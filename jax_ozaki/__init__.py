@@ -4,6 +4,7 @@ from . import _ffi as _ffi  # loads the compiled handlers, or says why it cannot
 from . import linalg
 from ._contract import Contract, default_contract
 from ._emulate import emulate
+from ._enable import enable
 from ._explain import Explanation
 from ._numpy import dot, dot_general, einsum, inner, matmul, matvec, tensordot, vdot, vecdot, vecmat
 from ._plan import Plan, default_workspace_bytes, plan
@@ -22,6 +23,7 @@ __all__ = [
     "dot_general",
     "einsum",
     "emulate",
+    "enable",
     "inner",
     "linalg",
     "matmul",

@@ -5,6 +5,8 @@ A new jax release is adopted by making this file work; nothing else imports ``ja
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,16 +15,17 @@ import jax
 from jax._src import linear_util as lu
 from jax._src import source_info_util
 from jax._src.api_util import debug_info
+from jax._src.core import trace_state_clean
 from jax._src.custom_batching import custom_vmap_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.effects import no_effects
 from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_sharding
-from jax._src.interpreters.mlir import lower_per_platform
+from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, lower_per_platform
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
 from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
 from jax._src.lax.control_flow.solves import linear_solve_p as custom_linear_solve_p
 from jax._src.lax.lax import _convert_element_type as convert_element_type
-from jax._src.sharding_impls import UnspecifiedValue
+from jax._src.sharding_impls import ShardingContext, UnspecifiedValue
 from jax._src.xla_bridge import backends_are_initialized
 from jax.extend.backend import backends
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
@@ -36,6 +39,7 @@ from jax.extend.core.primitives import (
     scan_p,
     while_p,
 )
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import ir
 
@@ -62,9 +66,13 @@ __all__ = [
     "evaluate_eagerly",
     "has_shardings",
     "initialized_platforms",
+    "is_tracing",
     "jit_p",
+    "knows_devices",
     "mapped_sharding",
     "mlir",
+    "module_products",
+    "override_lowering",
     "register_lowering",
     "remat_p",
     "scan_constants",
@@ -115,7 +123,7 @@ def add_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
     """The parameters of a scan with ``count`` more constants."""
     if "num_consts" in params:
         return params | {"num_consts": params["num_consts"] + count}
-    from jax._src import flattree  # newer than the oldest jax
+    flattree = importlib.import_module("jax._src.flattree")  # newer than the oldest jax
 
     constants, carry, xs = params["ft_in"].unpack()
     return params | {"ft_in": flattree.pack((flattree.nones(len(constants) + count), carry, xs))}
@@ -146,9 +154,58 @@ def register_lowering(primitive: Primitive, rules: dict[str | None, Any]) -> Non
     mlir.register_lowering(primitive, rule, cacheable=False)
 
 
+def override_lowering(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Lower ``primitive`` by ``rule(original, ctx, *values, **params)``, ``original`` being the platform's rule."""
+    for platform, rules in [(None, _lowerings), *_platform_specific_lowerings.items()]:
+        if primitive in rules:
+            entry = rules[primitive]
+            mlir.register_lowering(primitive, partial(rule, entry.rule), platform=platform, inline=entry.inline)
+
+
+def is_tracing() -> bool:
+    """Whether a transformation of jax is running in this thread."""
+    return not trace_state_clean()
+
+
+def knows_devices(ctx: Any) -> bool:
+    """Whether a lowering was told its devices, as custom_partitioning needs."""
+    context = ctx.module_context.axis_context
+    return not isinstance(context, ShardingContext) or context.device_assignment is not None
+
+
 def initialized_platforms() -> frozenset[str]:
     """The platforms that have devices in this process, none before jax has looked for any."""
     return frozenset(backends()) if backends_are_initialized() else frozenset()
+
+
+def module_products(module: Any) -> list[tuple[Any, Any, Any, Any, str]]:
+    """The floating-point dot_generals of a lowered module: avals of lhs, rhs and result, dimension numbers, place."""
+    found: list[tuple[Any, Any, Any, Any, str]] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.dot_general":
+            values = (*operation.operands, *operation.results)
+            types = [ir.RankedTensorType(value.type) for value in values]
+            if all(str(x.element_type) in _FLOATS for x in types):
+                avals = [jax.ShapeDtypeStruct(tuple(x.shape), _FLOATS[str(x.element_type)]) for x in types]
+                numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+                contracting = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
+                batching = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+                found.append((*avals, (contracting, batching), _place(str(operation.location))))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+_FLOATS = {"f32": "float32", "f64": "float64", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+
+
+def _place(location: str) -> str:
+    """file:line (scope) of an MLIR location."""
+    scope = re.search(r'loc\("([^"]*)"', location)
+    line = re.search(r'"([^"]+)":(\d+)', location)
+    return f"{line[1]}:{line[2]} ({scope[1]})" if scope and line else location
 
 
 def transpose_source(value: Any) -> tuple[Any, tuple[int, ...]] | None:

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
-from . import _dimensions
-from ._compat import custom_linear_solve_p, dot_general_p, scan_p, user_frame, while_p
+from . import _dimensions, _switch
+from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
 from ._jaxpr import inner_jaxprs, opened
 from ._prepare import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._settings import Settings
-from ._substitute import OPAQUE, staged
+from ._substitute import Substitution, staged
 
 MULTIPLICATIONS = frozenset({dot_general_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
 
@@ -65,10 +67,35 @@ class Explanation:
         return "\n".join([*map(str, self.products), total])
 
 
-def explain(settings: Settings, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``settings`` make of ``fn(*args, **kwargs)``."""
-    closed, _, _ = staged(fn, *args, **kwargs)
-    return Explanation(tuple(products(closed, settings)))
+def explain(
+    settings: Settings, fn: Callable[..., Any], *args: Any, reaches_lowering: bool = False, **kwargs: Any
+) -> Explanation:
+    """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
+    closed, arrays, _ = staged(fn, *args, **kwargs)
+    found = list(products(closed, settings))
+    blank = _WithoutProducts(settings).rewrite(closed)
+    with _switch.context(None):
+        module = jax.jit(jaxpr_as_fun(blank)).lower(*arrays).compiler_ir()
+    for lhs, rhs, result, numbers, where in module_products(module):
+        params = {"dimension_numbers": numbers}
+        because = settings.native_because(lhs, rhs, result, params)
+        if because is None and not reaches_lowering:
+            because = "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
+        found.append(_product(lhs, rhs, result, numbers, 1, False, where, because))
+    return Explanation(tuple(found))
+
+
+class _WithoutProducts(Substitution):
+    """Leaves the products that a primitive creates at lowering."""
+
+    def _equation(self, equation: Any, scope: Any) -> Any:
+        if equation.primitive not in MULTIPLICATIONS:
+            return super()._equation(equation, scope)
+        result = equation.outvars[0].aval
+        closed = trace(lambda: [jnp.zeros(result.shape, result.dtype)], [])
+        equations, results = scope.inline(closed, [], equation)
+        scope.atoms[equation.outvars[0]] = results[0]
+        return equations
 
 
 def products(jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False) -> Iterator[Product]:
@@ -76,7 +103,11 @@ def products(jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = Fa
     for equation in opened(jaxpr).eqns:
         primitive, params = equation.primitive, equation.params
         if primitive in MULTIPLICATIONS:
-            yield _product(equation, settings, count, in_while)
+            lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
+            because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
+            yield _product(
+                lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
+            )
             continue
         times = params["length"] if primitive is scan_p else 1
         inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
@@ -84,12 +115,6 @@ def products(jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = Fa
             yield from products(part, settings, count * times, in_while or primitive is while_p)
 
 
-def _product(equation: Any, settings: Settings, count: int, in_while: bool) -> Product:
-    lhs, rhs = (x.aval for x in equation.invars[:2])
-    numbers = _dimensions.canonical(equation.params["dimension_numbers"])
-    extents = _dimensions.extents(lhs.shape, rhs.shape, *_dimensions.groups(numbers, lhs.ndim, rhs.ndim))
-    result = equation.outvars[0].aval
-    because = None
-    if equation.primitive is dot_general_p:
-        because = settings.native_because(lhs, rhs, result, equation.params)
-    return Product(*extents, result.dtype.name, count, in_while, user_frame(equation), because)
+def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:
+    groups = _dimensions.groups(_dimensions.canonical(dimension_numbers), lhs.ndim, rhs.ndim)
+    return Product(*_dimensions.extents(lhs.shape, rhs.shape, *groups), result.dtype.name, *how)

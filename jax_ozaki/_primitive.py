@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _stages
+from . import _dimensions, _stages, _switch
 from ._compat import (
     Primitive,
     ad,
@@ -20,6 +20,7 @@ from ._compat import (
     batching,
     dot_general_p,
     evaluate_eagerly,
+    knows_devices,
     mapped_sharding,
     mlir,
     register_lowering,
@@ -219,15 +220,18 @@ def _lower(
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
     product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    (result,) = lower_stages(partitioned(product, groups), ctx.replace(avals_in=avals), *values)
+    # Within a primitive that creates products when it is lowered, jax does not give the devices.
+    product = partitioned(product, groups) if knows_devices(ctx) else product
+    (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
 def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
-    # Statistics are int64, whatever the flag says outside the trace that made the float64 operands.
-    with jax.enable_x64(True):
+    # Statistics are int64, whatever the flag says outside the trace that made the float64 operands. Products
+    # within the stages are their own.
+    with jax.enable_x64(True), _switch.context(None):
         return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
 
 

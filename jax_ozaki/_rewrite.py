@@ -7,13 +7,14 @@ weak types, shapes and errors are jnp's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from . import _dimensions, _prepare, _primitive
+from . import _dimensions, _prepare, _primitive, _switch
 from ._compat import convert_element_type, dot_general_p, jit_p
 from ._contract import Contract
 from ._prepare import Prepared
@@ -62,7 +63,8 @@ class Rewriter:
         if not emulates(lhs.dtype, rhs.dtype, result.dtype) or contract.kind == "native":
             if self.return_report:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
-            return dot_general_p.bind(_array(lhs), _array(rhs), **params)
+            with _switch.native() if contract.kind == "native" else nullcontext():
+                return dot_general_p.bind(_array(lhs), _array(rhs), **params)
         if self.return_report:
             self.reports.append(report(_array(_float64(lhs)), _array(_float64(rhs)), dimension_numbers, contract))
         return multiply(lhs, rhs, params, result, contract, self.workspace_bytes)

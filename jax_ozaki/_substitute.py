@@ -18,7 +18,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import jaxpr_as_fun, primitives
 
-from . import _dimensions, _hoist
+from . import _dimensions
 from ._compat import (
     ClosedJaxpr,
     JaxprEqn,
@@ -39,7 +39,7 @@ from ._compat import (
     while_p,
     wrapped,
 )
-from ._hoist import HOISTED, is_invariant, split
+from ._hoist import HOISTED, Form, Split, form, is_invariant, split
 from ._jaxpr import map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
@@ -110,7 +110,7 @@ def staged(
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
+    return isinstance(x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
 class Scope:
@@ -165,7 +165,7 @@ class Substitution:
         ``constant`` marks the arguments that an enclosing loop does not change. The result is the same object
         each time, so that what jax caches for it is found again.
         """
-        key = (self.settings, constant if constant is None else tuple(constant))
+        key = (type(self), self.settings, constant if constant is None else tuple(constant))
         known = _rewritten.setdefault(jaxpr, {})
         if key not in known:
             known[key] = self._rewrite(jaxpr, constant)
@@ -228,28 +228,29 @@ class Substitution:
             return [equation]
         replacement = partial(
             multiply,
+            params=params,
             result=result.aval,
             contract=self.settings.contract,
             workspace_bytes=self.settings.workspace_bytes,
         )
-        form = self._form(equation, scope)
-        if form is None:
-            closed = _trace(lambda x, y: [replacement(x, y, params)], avals, equation)
+        layout = self._form(equation, scope)
+        if layout is None:
+            closed = _trace(lambda x, y: [replacement(x, y)], avals, equation)
             equations, results = scope.inline(closed, [lhs, rhs], equation)
         else:
-            side, operands = form.side, [lhs, rhs]
+            side, operands = layout.side, [lhs, rhs]
             tree: Any = None
 
             def prepare(x: Any) -> list[Any]:
                 nonlocal tree
-                leaves, tree = jax.tree.flatten(form.prepare(x, self.settings.contract))
+                leaves, tree = jax.tree.flatten(layout.prepare(x, self.settings.contract))
                 return leaves
 
             def product(x: Any, *leaves: Any) -> list[Any]:
                 prepared = jax.tree.unflatten(tree, leaves)
-                other = form.lay_out(x, 1 - side)
+                other = layout.lay_out(x, 1 - side)
                 both = (prepared, other) if side == 0 else (other, prepared)
-                return [replacement(*both, params | {"dimension_numbers": form.dimension_numbers})]
+                return [replacement(*both, params=params | {"dimension_numbers": layout.dimension_numbers})]
 
             closed = _trace(prepare, [avals[side]], equation)
             quantized, leaves = scope.inline(closed, [operands[side]], equation)
@@ -259,7 +260,7 @@ class Substitution:
         scope.atoms[result] = results[0]
         return equations
 
-    def _form(self, equation: JaxprEqn, scope: Scope) -> _hoist.Form | None:
+    def _form(self, equation: JaxprEqn, scope: Scope) -> Form | None:
         """How to prepare the one operand that the loop around does not change, if that is possible."""
         fixed = [scope.is_invariant(x) for x in equation.invars]
         avals = [cast(Any, x.aval) for x in equation.invars]
@@ -269,7 +270,8 @@ class Substitution:
         if avals[fixed.index(True)].dtype != jnp.float64:
             return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
-        return _hoist.form(*avals, numbers, fixed.index(True))
+        lhs, rhs = avals
+        return form(lhs, rhs, numbers, fixed.index(True))
 
     # Loops: what they do not change is quantized outside.
 
@@ -286,7 +288,9 @@ class Substitution:
         params, operands = equation.params, equation.invars
         counts = params["cond_nconsts"], params["body_nconsts"]
         carried = operands[sum(counts) :]
-        before, changed, consts = [], {}, []
+        before: list[JaxprEqn] = []
+        consts: list[Atom] = []
+        changed: dict[str, Any] = {}
         for name, count, start in (("cond", counts[0], 0), ("body", counts[1], counts[0])):
             of_part = operands[start : start + count]
             constant = [i < count for i in range(count + len(carried))]
@@ -296,12 +300,10 @@ class Substitution:
             changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": count + len(new)}
         return [*before, equation.replace(invars=[*consts, *carried], params=params | changed)]
 
-    def _loop_body(
-        self, jaxpr: Any, constant: Sequence[bool], operands: Sequence[Atom], equation: JaxprEqn
-    ) -> _hoist.Split:
+    def _loop_body(self, jaxpr: Any, constant: Sequence[bool], operands: Sequence[Atom], equation: JaxprEqn) -> Split:
         # Effects on references name operands by position.
         if any(hasattr(effect, "input_index") for effect in equation.effects):
-            return _hoist.Split([], self.rewrite(jaxpr), [])
+            return Split([], self.rewrite(jaxpr), [])
         return split(self.rewrite(jaxpr, constant), constant, operands)
 
     def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:

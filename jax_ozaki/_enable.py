@@ -1,0 +1,90 @@
+"""``enable``: products emulated where they are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from . import _explain, _switch
+from ._compat import (
+    allow_partitioning,
+    dot_general_p,
+    is_tracing,
+    mlir,
+    override_lowering,
+)
+from ._contract import Contract
+from ._explain import Explanation
+from ._rewrite import multiply
+from ._settings import settings
+from ._switch import Switch
+
+
+class enable:
+    """A block in which every float64 product is emulated when it is lowered.
+
+    It reaches what :func:`emulate` cannot: products that a library's primitive creates when it is lowered, in which
+    no jaxpr shows them. What counts is the block in which a program is *lowered*: for a jitted function, that of
+    its call. The switch is part of the jit key, so nothing compiled outside is used inside, or the reverse, and it
+    is thread-local. ``JAX_OZAKI_ENABLE=1`` sets it for a process.
+
+    A function that ``jax.vjp`` or ``jax.linearize`` returned in the block, or a ``jax.jit(f).trace(...)`` made
+    there, is native when it is called or lowered outside. Products that a call makes native with
+    ``contract=Contract.native()`` stay native. Loops are XLA's: it moves quantizations of what a loop does not
+    change out of it on the CPU only, where ``emulate`` does so everywhere.
+
+    Arguments: ``contract``, ``min_size`` and ``workspace_bytes`` as in :func:`emulate`.
+
+    Entering the block raises RuntimeError while jax is tracing: what is traced there will be lowered later. Use
+    ``emulate`` in a traced function.
+    """
+
+    def __init__(
+        self, contract: Contract | None = None, *, min_size: float | None = None, workspace_bytes: int | None = None
+    ) -> None:
+        settings(contract, min_size, workspace_bytes)  # raise here
+        self._switch = Switch(contract, min_size, workspace_bytes)
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> enable:
+        if is_tracing():
+            raise RuntimeError(
+                "jax_ozaki.enable was entered while jax is tracing: what is traced here is lowered later, outside. "
+                "Enter it around the call of the outermost transformation, or use jax_ozaki.emulate here."
+            )
+        allow_partitioning(dot_general_p)
+        block = _switch.context(self._switch)
+        block.__enter__()
+        self._entered.append(block)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._entered.pop().__exit__(*exception)
+
+    def explain(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+        """What becomes of each product of ``fn(*args, **kwargs)`` in the block; computes none of them."""
+        return _explain.explain(settings(*self._switch), fn, *args, reaches_lowering=True, **kwargs)
+
+
+def _lower(original: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
+    """The lowering of dot_general: jax's own, but for products that ``enable`` emulates."""
+    switch, (result,) = _switch.context.value, ctx.avals_out
+    if switch is None or _switch.is_native(ctx.jaxpr_eqn_ctx):
+        return original(ctx, lhs, rhs, **params)
+    chosen = settings(*switch)
+    if chosen.native_because(*ctx.avals_in, result, params):
+        return original(ctx, lhs, rhs, **params)
+    product = partial(
+        multiply,
+        params=params,
+        result=result,
+        contract=chosen.contract,
+        workspace_bytes=chosen.workspace_bytes,
+    )
+    return mlir.lower_fun(product, multiple_results=False)(ctx, lhs, rhs)
+
+
+override_lowering(dot_general_p, _lower)
+if _switch.context.value is not None:
+    allow_partitioning(dot_general_p)
