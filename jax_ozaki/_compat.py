@@ -187,11 +187,11 @@ def module_products(module: Any) -> list[tuple[Any, Any, Any, Any, str]]:
             values = (*operation.operands, *operation.results)
             types = [ir.RankedTensorType(value.type) for value in values]
             if all(str(x.element_type) in _FLOATS for x in types):
-                avals = [jax.ShapeDtypeStruct(tuple(x.shape), _FLOATS[str(x.element_type)]) for x in types]
+                lhs, rhs, out = (jax.ShapeDtypeStruct(tuple(x.shape), _FLOATS[str(x.element_type)]) for x in types)
                 numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
                 contracting = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
                 batching = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
-                found.append((*avals, (contracting, batching), _place(str(operation.location))))
+                found.append((lhs, rhs, out, (contracting, batching), _place(str(operation.location))))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)

@@ -73,7 +73,8 @@ def _lower(original: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     if switch is None or _switch.is_native(ctx.jaxpr_eqn_ctx):
         return original(ctx, lhs, rhs, **params)
     chosen = settings(*switch)
-    if chosen.native_because(*ctx.avals_in, result, params):
+    of_lhs, of_rhs = ctx.avals_in
+    if chosen.native_because(of_lhs, of_rhs, result, params):
         return original(ctx, lhs, rhs, **params)
     product = partial(
         multiply,

@@ -74,8 +74,12 @@ def explain(
     closed, arrays, _ = staged(fn, *args, **kwargs)
     found = list(products(closed, settings))
     blank = _WithoutProducts(settings).rewrite(closed)
+
+    def program(*arrays: Any) -> list[Any]:
+        return jaxpr_as_fun(blank)(*arrays)
+
     with _switch.context(None):
-        module = jax.jit(jaxpr_as_fun(blank)).lower(*arrays).compiler_ir()
+        module = jax.jit(program).lower(*arrays).compiler_ir()
     for lhs, rhs, result, numbers, where in module_products(module):
         params = {"dimension_numbers": numbers}
         because = settings.native_because(lhs, rhs, result, params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 
 def opened(jaxpr: Any) -> Any:
@@ -18,6 +18,14 @@ def rebuilt(jaxpr: Any, equations: Sequence[JaxprEqn], **changes: Any) -> Any:
     inner = opened(jaxpr)
     new = inner.replace(eqns=list(equations), **changes)
     return new if inner is jaxpr else jaxpr.replace(jaxpr=new)
+
+
+def alone(equation: JaxprEqn) -> Any:
+    """The jaxpr of one equation."""
+    invars: list[Any] = [Var(x.aval) for x in equation.invars]
+    outvars = [Var(x.aval) for x in equation.outvars]
+    inside = equation.replace(invars=invars, outvars=outvars)
+    return ClosedJaxpr(Jaxpr((), invars, outvars, [inside], equation.effects), ())
 
 
 def map_inner(value: Any, fn: Callable[[Any], Any]) -> Any:

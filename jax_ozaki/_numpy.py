@@ -21,9 +21,10 @@ from jax.typing import ArrayLike
 from . import _plan
 from ._compat import INLINE
 from ._contract import Contract, resolve
+from ._evaluate import Rewriter
 from ._prepare import Prepared
 from ._report import Report, report
-from ._rewrite import Rewriter, emulates
+from ._rewrite import emulates
 
 
 def _product(
@@ -330,7 +331,9 @@ def _multi_dot(*arrays: Any, **options: Any) -> Any:
 
 
 def matrix_power(a: ArrayLike, n: int, *, contract: Contract | None = None, return_report: bool = False) -> Any:
-    """:func:`jax.numpy.linalg.matrix_power` by repeated squaring; a negative ``n`` inverts ``a`` natively first.
+    """:func:`jax.numpy.linalg.matrix_power` by repeated squaring.
+
+    A negative ``n`` solves for the inverse first, by XLA's decomposition, whose derivatives are emulated too.
 
     ``return_report`` gives a tuple of reports, one for each product.
     """

@@ -219,7 +219,7 @@ def _lower(
     groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in))
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
-    product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    product: Any = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
     # Within a primitive that creates products when it is lowered, jax does not give the devices.
     product = partitioned(product, groups) if knows_devices(ctx) else product
     (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)

@@ -1,73 +1,19 @@
-"""Evaluating a jaxpr with its float64 products replaced.
-
-``jnp``'s functions are traced as they are and their ``dot_general`` equations evaluated here: promotion,
-weak types, shapes and errors are jnp's own.
-"""
+"""What takes the place of one ``dot_general``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from . import _dimensions, _prepare, _primitive, _switch
-from ._compat import convert_element_type, dot_general_p, jit_p
+from . import _dimensions, _prepare, _primitive
+from ._compat import convert_element_type
 from ._contract import Contract
 from ._prepare import Prepared
-from ._report import Report, report
 
 Value = Any
-
-
-class Rewriter:
-    """Evaluates jaxprs with every float64 product under ``contract``, and collects reports if asked."""
-
-    def __init__(self, contract: Contract, workspace_bytes: int, return_report: bool = False) -> None:
-        self.contract = contract
-        self.workspace_bytes = workspace_bytes
-        self.return_report = return_report
-        self.reports: list[Report] = []
-
-    def evaluate(self, closed: ClosedJaxpr, arguments: Sequence[Value]) -> list[Any]:
-        """The results of ``closed``; arguments may be Prepared where only products read them."""
-        jaxpr = closed.jaxpr
-        values: dict[Any, Value] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-
-        def read(atom: Any) -> Value:
-            return atom.val if isinstance(atom, Literal) else values[atom]
-
-        for equation in jaxpr.eqns:
-            results = self._equation(equation, [read(atom) for atom in equation.invars])
-            values.update(zip(equation.outvars, results, strict=True))
-        return [_array(read(atom)) for atom in jaxpr.outvars]
-
-    def _equation(self, equation: JaxprEqn, operands: list[Value]) -> Sequence[Value]:
-        if equation.primitive is dot_general_p:
-            return [self._product(equation, *operands)]
-        if equation.primitive is jit_p:
-            return self.evaluate(equation.params["jaxpr"], operands)
-        params = equation.primitive.get_bind_params(equation.params)
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*map(_array, operands), **params)
-        return results if equation.primitive.multiple_results else [results]
-
-    def _product(self, equation: JaxprEqn, lhs: Value, rhs: Value) -> Any:
-        params, result = equation.params, cast(Any, equation.outvars[0].aval)
-        dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
-        contract = self.contract
-        if not emulates(lhs.dtype, rhs.dtype, result.dtype) or contract.kind == "native":
-            if self.return_report:
-                self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
-            with _switch.native() if contract.kind == "native" else nullcontext():
-                return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        if self.return_report:
-            self.reports.append(report(_array(_float64(lhs)), _array(_float64(rhs)), dimension_numbers, contract))
-        return multiply(lhs, rhs, params, result, contract, self.workspace_bytes)
+"""An array, or a Prepared."""
 
 
 def multiply(
@@ -75,7 +21,7 @@ def multiply(
 ) -> Any:
     """What a dot_general with these ``params`` and the aval ``result`` computes, emulated."""
     dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
-    lhs, rhs = _float64(lhs), _float64(rhs)
+    lhs, rhs = float64(lhs), float64(rhs)
     if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
         if params["out_sharding"] is not None:
             raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
@@ -98,11 +44,8 @@ def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
     return result == jnp.float64 or lhs == rhs == jnp.float64
 
 
-def _array(value: Value) -> Any:
-    return value.array if isinstance(value, Prepared) else value
-
-
-def _float64(value: Value) -> Any:
+def float64(value: Value) -> Any:
+    """The operand that a product of ``value`` as float64 takes."""
     if isinstance(value, Prepared) or value.dtype == jnp.float64:
         return value
     return lax.convert_element_type(value, jnp.float64)

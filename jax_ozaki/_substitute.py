@@ -40,7 +40,7 @@ from ._compat import (
     wrapped,
 )
 from ._hoist import HOISTED, Form, Split, form, is_invariant, split
-from ._jaxpr import map_inner, opened, rebuilt
+from ._jaxpr import inner_jaxprs, map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
@@ -158,6 +158,10 @@ class Substitution:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    def enters(self, equation: JaxprEqn) -> bool:
+        """Whether there may be products within an equation, or within its derivatives."""
+        return equation.primitive in DERIVATIVES_MULTIPLY or bool(inner_jaxprs(equation.params))
 
     def rewrite(self, jaxpr: Any, constant: Sequence[bool] | None = None) -> Any:
         """``jaxpr`` replaced; itself if there is nothing to replace.
