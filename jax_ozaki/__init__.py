@@ -1,11 +1,14 @@
 """float64 matrix products for JAX on INT8 matrix units, under a stated precision contract."""
 
+from importlib.metadata import version as _version
+
 from . import _ffi as _ffi  # loads the compiled handlers, or says why it cannot
-from . import linalg
+from . import checkpoint_policies, linalg
 from ._contract import Contract, default_contract
 from ._emulate import emulate
 from ._enable import enable
 from ._explain import Explanation
+from ._export import export_checks
 from ._numpy import dot, dot_general, einsum, inner, matmul, matvec, tensordot, vdot, vecdot, vecmat
 from ._plan import Plan, default_workspace_bytes, plan
 from ._prepare import Prepared, prepare
@@ -17,6 +20,7 @@ __all__ = [
     "Plan",
     "Prepared",
     "Report",
+    "checkpoint_policies",
     "default_contract",
     "default_workspace_bytes",
     "dot",
@@ -24,6 +28,7 @@ __all__ = [
     "einsum",
     "emulate",
     "enable",
+    "export_checks",
     "inner",
     "linalg",
     "matmul",
@@ -35,3 +40,5 @@ __all__ = [
     "vecdot",
     "vecmat",
 ]
+
+__version__ = _version("jax-ozaki")

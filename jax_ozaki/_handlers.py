@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from . import _ffi, _moduli
 from ._compat import initialized_platforms
@@ -25,10 +26,12 @@ class Handlers:
         self._scratch_bytes = scratch_bytes
 
     def _call(self, stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
-        # Attributes are typed exactly: every one an int64.
-        return jax.ffi.ffi_call(_ffi.target(stage), results)(
-            *operands, **{name: np.int64(value) for name, value in attributes.items()}
-        )
+        # The build is part of the program, so that jax's persistent cache holds none of other kernels. Attributes
+        # are typed exactly: every one an int64.
+        with set_xla_metadata(jax_ozaki_build=_ffi.build_info()["ffi_hash"]):
+            return jax.ffi.ffi_call(_ffi.target(stage), results)(
+                *operands, **{name: np.int64(value) for name, value in attributes.items()}
+            )
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))

@@ -466,7 +466,7 @@ def test_demo_on_benzene(directory, capsys):
 
 def test_demo_with_too_few_moduli_fails(directory, capsys):
     status = main(["demo", xyz(directory / "ring.xyz", ring(10)), "--contract", "moduli(4)"])
-    assert_refused(capsys, status, 1, "C10 with jax_ozaki.dot")
+    assert_refused(capsys, status, 1, "C10 with jax_ozaki")
     assert not (directory / "purification.png").exists()
 
 
@@ -478,7 +478,7 @@ def test_progress_on_a_terminal_only(directory, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["demo", path]) == 0
     error = capsys.readouterr().err
-    assert "C6 with jax_ozaki.dot: iteration 3, |P^2-P|_F = " in error
+    assert "C6 with jax_ozaki: iteration 3, |P^2-P|_F = " in error
     assert error.endswith("\r\033[K")  # the line is gone
 
 

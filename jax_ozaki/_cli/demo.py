@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "demo",
         help="density matrix of a carbon molecule by SP2 purification",
         description="The pi electrons of a carbon molecule in the Hueckel model: the density "
-        "matrix by SP2 purification with jnp.dot, with jax_ozaki.dot, and by diagonalisation. "
+        "matrix by SP2 purification with jnp.dot, the same program through jax_ozaki.emulate, and by diagonalisation. "
         "Energies are in units of |beta|, alpha = 0.",
     )
     parser.add_argument(
@@ -108,8 +107,8 @@ def _run(molecule: Molecule, contract: jo.Contract) -> Result:
     print()
     print(TABLE.format("", "energy / |beta|", "- exact", "|P^2-P|_F", "iterations", "seconds"))
     print(TABLE.format("diagonalisation", f"{exact:.12f}", "", "", "", "").rstrip())
-    native = _purify(molecule, h, "jnp.dot", jnp.dot, exact)
-    emulated = _purify(molecule, h, "jax_ozaki.dot", partial(jo.dot, contract=contract), exact)
+    native = _purify(molecule, h, "jnp.dot", purify, exact)
+    emulated = _purify(molecule, h, "jax_ozaki", jo.emulate(purify, contract, min_size=0), exact)
     print()
     plan = jo.plan(molecule.atoms, molecule.atoms, molecule.atoms, contract=contract)
     _, report = jo.dot(p := emulated.density, p, contract=contract, return_report=True)
@@ -121,11 +120,11 @@ def _run(molecule: Molecule, contract: jo.Contract) -> Result:
     return Result(molecule, exact, native, emulated)
 
 
-def _purify(molecule: Molecule, h: jax.Array, name: str, dot: Any, exact: float) -> Purified:
+def _purify(molecule: Molecule, h: jax.Array, name: str, purify: Any, exact: float) -> Purified:
     """Purify, print the line of the table, check the energy."""
     progress = Progress(f"{molecule.name} with {name}")
     callback = progress.show if sys.stderr.isatty() else None
-    run = jax.jit(lambda h: purify(h, molecule.occupied, dot, callback)).lower(h).compile()
+    run = jax.jit(lambda h: purify(h, molecule.occupied, callback)).lower(h).compile()
     with progress:
         result = jax.block_until_ready(run(h))
         seconds = time.perf_counter() - progress.started
@@ -184,7 +183,7 @@ def _plot(results: list[Result], contract: jo.Contract) -> Any:
         below.set_xlabel("iteration")
         for run, label, style in (
             (result.native, "jnp.dot", {"marker": "o", "ms": 7, "mfc": "none", "color": "C0"}),
-            (result.emulated, f"jax_ozaki.dot, {contract}", {"marker": ".", "color": "C1"}),
+            (result.emulated, f"jax_ozaki, {contract}", {"marker": ".", "color": "C1"}),
         ):
             count = int(run.iterations) + 1
             ulp = np.spacing(abs(result.exact))  # an error of 0 has no logarithm

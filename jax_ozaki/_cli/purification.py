@@ -36,7 +36,6 @@ State = tuple[Any, jax.Array, jax.Array, jax.Array, jax.Array]
 def purify(
     h: jax.Array,
     occupied: int,
-    dot: Callable[[jax.Array, jax.Array], jax.Array],
     progress: Callable[[jax.Array, jax.Array], None] | None = None,
 ) -> Purified:
     """The projector on the ``occupied`` lowest eigenvectors of the symmetric ``h`` (shape (n, n)).
@@ -60,13 +59,13 @@ def purify(
         i, p, p2, errors, energies = state
         squared, reflected = jnp.trace(p2), 2 * jnp.trace(p) - jnp.trace(p2)
         p = jnp.where(abs(squared - occupied) < abs(reflected - occupied), p2, 2 * p - p2)
-        return record(i + 1, p, dot(p, p), errors, energies)
+        return record(i + 1, p, p @ p, errors, energies)
 
     def improving(state: State) -> jax.Array:
         i, _, _, errors, _ = state
         finished = (i >= FINAL_STEPS) & (errors[i - FINAL_STEPS] < CONVERGING)
         return (i < MAX_ITERATIONS) & ~finished
 
-    first = record(0, p, dot(p, p), nothing, nothing)
+    first = record(0, p, p @ p, nothing, nothing)
     i, p, _, errors, energies = jax.lax.while_loop(improving, step, first)
     return Purified(p, i, errors, energies)

@@ -105,8 +105,7 @@ def test_purification_of_the_demo(gpu, cpu, capsys):
     with resources.as_file(resources.files("jax_ozaki") / "data" / "c540.xyz") as path:
         molecule = read_molecule(path)
     h = np.asarray(molecule.hamiltonian, np.float64)
-    dot = partial(jo.dot, contract=jo.Contract.normwise(2))
-    run = jax.jit(lambda h: purify(h, molecule.occupied, dot))
+    run = jax.jit(lambda h: jo.emulate(purify, jo.Contract.normwise(2), min_size=0)(h, molecule.occupied))
     runs = []
     for device in (gpu, cpu):
         result = run(jax.device_put(h, device))
