@@ -40,6 +40,8 @@ def emulate(
     (:func:`enable` reaches those), and decompositions and solves (cholesky, lu, qr, eigh, svd, triangular_solve),
     which are no products; the products in their derivatives are.
 
+    A function among the results, as ``jax.vjp`` returns one, keeps its native products.
+
     The arguments keep their structure. Arrays among their leaves are traced, as by ``jit``; everything else (Python
     numbers, strings, functions) reaches ``fn`` as it is. Wrap the result in ``jit`` to trace it once.
 
@@ -61,7 +63,7 @@ def emulate(
         raise TypeError(f"fn={fn!r}: a function is needed.")
     settings(contract, min_size, workspace_bytes)  # raise here, not in the first call
 
-    @functools.wraps(fn)
+    @functools.wraps(fn, updated=())
     def emulated(*args: Any, **kwargs: Any) -> Any:
         return call(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
 

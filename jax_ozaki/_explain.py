@@ -16,7 +16,7 @@ from ._jaxpr import inner_jaxprs, opened
 from ._prepare import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._settings import Settings
-from ._substitute import Substitution, staged
+from ._substitute import OPAQUE, Substitution, staged
 
 MULTIPLICATIONS = frozenset({dot_general_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
 
@@ -90,33 +90,36 @@ def explain(
 
 
 class _WithoutProducts(Substitution):
-    """Leaves the products that a primitive creates at lowering."""
+    """Leaves only those products that a primitive creates at lowering."""
 
     def _equation(self, equation: Any, scope: Any) -> Any:
-        if equation.primitive not in MULTIPLICATIONS:
+        if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
             return super()._equation(equation, scope)
-        result = equation.outvars[0].aval
-        closed = trace(lambda: [jnp.zeros(result.shape, result.dtype)], [])
+        closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
         equations, results = scope.inline(closed, [], equation)
-        scope.atoms[equation.outvars[0]] = results[0]
+        scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 
 
-def products(jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False) -> Iterator[Product]:
-    """The products of a jaxpr, those in its inner jaxprs included."""
+def products(
+    jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False, opaque: str | None = None
+) -> Iterator[Product]:
+    """The products of a jaxpr, those in its inner jaxprs included; ``opaque`` names what keeps them native."""
     for equation in opened(jaxpr).eqns:
         primitive, params = equation.primitive, equation.params
         if primitive in MULTIPLICATIONS:
             lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
             because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
+            because = f"in a {opaque}" if opaque else because
             yield _product(
                 lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
             )
             continue
         times = params["length"] if primitive is scan_p else 1
         inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
+        within = opaque or (primitive.name if primitive.name in OPAQUE else None)
         for part in inner_jaxprs(inner):
-            yield from products(part, settings, count * times, in_while or primitive is while_p)
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within)
 
 
 def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:

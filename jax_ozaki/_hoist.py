@@ -5,21 +5,21 @@ XLA moves custom calls out of loops on the CPU only, so it is done here, in the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-import numpy as np
 from jax import Array, lax
 
-from ._compat import JaxprEqn, Literal, Var
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, groups
 from ._jaxpr import opened, rebuilt
+from ._plan import padded_k
 from ._prepare import Prepared, ozaki_prepared_dot_general_p, prepare
 from ._primitive import ozaki_dot_general_p
 from ._quantize import ozaki_quantize_p
-
-Atom = Any
 
 HOISTED = frozenset({ozaki_quantize_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
 """What is worth moving out of a loop, with everything that it is computed from."""
@@ -33,49 +33,49 @@ def is_invariant(equation: JaxprEqn, invariant: set[Any]) -> bool:
 class Split(NamedTuple):
     """A loop's body without its invariant quantizations."""
 
-    outside: list[JaxprEqn]
-    """What to compute before the loop."""
+    outside: Any
+    """The jaxpr of what to compute before the loop, of the constant arguments."""
     body: Any
-    """The body, with one more argument for each of ``operands``."""
-    operands: list[Atom]
-    """The results of ``outside`` that the body reads."""
+    """The body, with one more argument for each result of ``outside``."""
 
 
-def split(body: Any, constant: Sequence[bool], operands: Sequence[Atom], last: bool = False) -> Split:
-    """Take the invariant quantizations out of ``body``, whose ``constant`` arguments are ``operands`` outside.
+def split(body: Any, constant: Sequence[bool], last: bool = False) -> Split | None:
+    """Take the invariant quantizations out of ``body``, with its ``constant`` arguments; None if there are none.
 
-    The new arguments follow the constant ones, which come first, or come last.
+    The new arguments follow the constant ones, which come first, or come last. The result is the same object each
+    time, so that what jax caches for the body is found again.
     """
+    key = (tuple(constant), last)
+    known = _splits.setdefault(body, {})
+    if key not in known:
+        known[key] = _split(body, constant, last)
+    return known[key]
+
+
+_splits: WeakKeyDictionary[Any, dict[Any, Split | None]] = WeakKeyDictionary()
+
+
+def _split(body: Any, constant: Sequence[bool], last: bool) -> Split | None:
     jaxpr = opened(body)
-    outside: dict[Any, Atom] = {
-        var: operand for var, operand, fixed in zip(jaxpr.invars, operands, constant, strict=True) if fixed
-    }
-    for var, value in zip(jaxpr.constvars, getattr(body, "consts", ()), strict=True):
-        outside[var] = Literal(value, var.aval)
-    invariant = set(outside)
+    fixed = [var for var, is_fixed in zip(jaxpr.invars, constant, strict=True) if is_fixed]
+    invariant = {*fixed, *jaxpr.constvars}
+    candidates = []
     for equation in jaxpr.eqns:
         if is_invariant(equation, invariant):
             invariant.update(equation.outvars)
-    moved = _needed([e for e in jaxpr.eqns if all(x in invariant for x in e.outvars) and is_invariant(e, invariant)])
+            candidates.append(equation)
+    moved = _needed(candidates)
     if not moved:
-        return Split([], body, [])
-
-    def read(atom: Atom) -> Atom:
-        return atom if isinstance(atom, Literal) else outside[atom]
-
-    before = []
-    for equation in moved:
-        results = [Var(x.aval) for x in equation.outvars]
-        before.append(equation.replace(invars=[read(x) for x in equation.invars], outvars=results))
-        outside.update(zip(equation.outvars, results, strict=True))
+        return None
     gone = set(map(id, moved))
     staying = [equation for equation in jaxpr.eqns if id(equation) not in gone]
-    read_inside = {x for e in staying for x in e.invars if not isinstance(x, Literal)}
-    read_inside |= {x for x in jaxpr.outvars if not isinstance(x, Literal)}
-    new = [x for equation in moved for x in equation.outvars if x in read_inside]
-    count = len(constant) if last else sum(constant)
+    read = {x for e in staying for x in e.invars if not isinstance(x, Literal)}
+    read |= {x for x in jaxpr.outvars if not isinstance(x, Literal)}
+    new = [x for equation in moved for x in equation.outvars if x in read]
+    count = len(constant) if last else len(fixed)
     invars = [*jaxpr.invars[:count], *new, *jaxpr.invars[count:]]
-    return Split(before, rebuilt(body, staying, invars=invars), [outside[x] for x in new])
+    outside = ClosedJaxpr(Jaxpr(jaxpr.constvars, fixed, new, moved), getattr(body, "consts", ()))
+    return Split(outside, rebuilt(body, staying, invars=invars))
 
 
 def _needed(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:
@@ -102,6 +102,11 @@ class Form(NamedTuple):
     def lay_out(self, x: Array, side: int) -> Array:
         return lax.reshape(lax.transpose(x, self.permutations[side]), self.shapes[side])
 
+    def residue_bytes(self, contract: Contract) -> int:
+        """Bytes of residues of the prepared operand."""
+        shape, (axis,) = self.shapes[self.side], self.dimension_numbers[0][self.side]
+        return contract.modulus_count(shape[axis]) * math.prod(shape) // max(shape[axis], 1) * padded_k(shape[axis])
+
     def prepare(self, x: Array, contract: Contract) -> Prepared:
         x = self.lay_out(x, self.side)
         (axis,) = self.dimension_numbers[0][self.side]
@@ -116,7 +121,7 @@ def form(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, side: int) -> 
     if not contracted[0] or avals[side].ndim == len(contracted[side]):
         return None
     # The order in which the operand that changes holds the contracted axes, so that it is not copied.
-    order = np.argsort(contracted[1 - side])
+    order = sorted(range(len(contracted[0])), key=contracted[1 - side].__getitem__)
     permutations, shapes, axes = [], [], []
     for i, (aval, of_aval) in enumerate(zip(avals, both, strict=True)):
         ks = tuple(of_aval.contract[j] for j in order)
@@ -127,7 +132,7 @@ def form(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, side: int) -> 
         if i == side and place < len(kept) - 1:
             place = len(kept)
         permutation = (*kept[:place], *ks, *kept[place:])
-        size = int(np.prod([aval.shape[k] for k in ks]))
+        size = math.prod(aval.shape[k] for k in ks)
         shapes.append((*(aval.shape[x] for x in kept[:place]), size, *(aval.shape[x] for x in kept[place:])))
         new_position = {x: j + (j >= place) for j, x in enumerate(kept)}
         permutations.append(permutation)

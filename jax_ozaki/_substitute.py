@@ -13,7 +13,6 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import jaxpr_as_fun, primitives
@@ -39,11 +38,12 @@ from ._compat import (
     while_p,
     wrapped,
 )
-from ._hoist import HOISTED, Form, Split, form, is_invariant, split
+from ._hoist import HOISTED, Form, form, is_invariant, split
 from ._jaxpr import inner_jaxprs, map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
+from .checkpoint_policies import seeing_products
 
 Atom = Any
 
@@ -62,8 +62,8 @@ DERIVATIVES_MULTIPLY = frozenset(
 )
 """Primitives without products, whose derivatives have some."""
 
-OPAQUE = frozenset({"pallas_call"})
-"""Names of primitives whose jaxprs are kernels."""
+OPAQUE = frozenset({"core_map", "custom_partitioning", "pallas_call"})
+"""Names of primitives whose jaxprs are not what they compute, or are kernels."""
 
 
 def call(settings: Settings, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ def staged(
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+    return isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
 
 
 class Scope:
@@ -132,8 +132,13 @@ class Scope:
             if self.invariant is not None and is_invariant(equation, self.invariant):
                 self.invariant.update(equation.outvars)
 
-    def inline(self, closed: Any, operands: Sequence[Atom], site: JaxprEqn) -> tuple[list[JaxprEqn], list[Atom]]:
-        """The equations of ``closed`` applied to ``operands`` in place of ``site``, and its results."""
+    def inline(
+        self, closed: Any, operands: Sequence[Atom], site: JaxprEqn | None = None
+    ) -> tuple[list[JaxprEqn], list[Atom]]:
+        """The equations of ``closed`` applied to ``operands``, and its results.
+
+        What was traced to stand for ``site`` takes its place in the program's sources.
+        """
         jaxpr = opened(closed)
         atoms: dict[Any, Atom] = dict(zip(jaxpr.invars, operands, strict=True))
         atoms.update({x: Literal(value, x.aval) for x, value in zip(jaxpr.constvars, closed.consts, strict=True)})
@@ -144,7 +149,7 @@ class Scope:
         equations = []
         for equation in jaxpr.eqns:
             results = [Var(x.aval) for x in equation.outvars]
-            source = equation.source_info if site.primitive is jit_p else site.source_info
+            source = site.source_info if site else None
             equations.append(
                 equation.replace(invars=[read(x) for x in equation.invars], outvars=results, source_info=source)
             )
@@ -206,9 +211,9 @@ class Substitution:
         if primitive in DERIVATIVES_MULTIPLY and self.settings.contract.kind != "native":
             return self._differentiable(equation, scope)
         if primitive is scan_p:
-            return self._scan(equation)
+            return self._scan(equation, scope)
         if primitive is while_p:
-            return self._while(equation)
+            return self._while(equation, scope)
         if primitive in (custom_jvp_call_p, custom_vjp_call_p, custom_vmap_p):
             return [equation.replace(params=self._rules(equation.params))]
         if scope.invariant is not None:
@@ -221,7 +226,7 @@ class Substitution:
     def _within(self, equation: JaxprEqn) -> JaxprEqn:
         params = map_inner(equation.params, self.rewrite)
         same = all(params[name] is value for name, value in equation.params.items())
-        return equation if same else equation.replace(params=params)
+        return equation if same else equation.replace(params=params | _policy(params))
 
     # Products.
 
@@ -271,75 +276,92 @@ class Substitution:
         plain = equation.params["out_sharding"] is None and all(x.sharding.mesh.empty for x in avals)
         if sum(fixed) != 1 or not plain or not preparable(self.settings.contract):
             return None
-        if avals[fixed.index(True)].dtype != jnp.float64:
-            return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
         lhs, rhs = avals
-        return form(lhs, rhs, numbers, fixed.index(True))
+        found = form(lhs, rhs, numbers, fixed.index(True))
+        # What is prepared is held as long as the loop runs.
+        held = found and found.residue_bytes(self.settings.contract)
+        return found if held and held <= self.settings.workspace_bytes else None
 
     # Loops: what they do not change is quantized outside.
 
-    def _scan(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    def _scan(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         params, operands = equation.params, equation.invars
         count = scan_constants(params)
-        constant = [i < count for i in range(len(operands))]
-        before, body, new = self._loop_body(params["jaxpr"], constant, operands, equation)
+        before, body, new = self._loop_body(equation, scope, params["jaxpr"], operands[:count], len(operands) - count)
+        if body is params["jaxpr"]:
+            return [equation]
         params = add_scan_constants(params, len(new)) | {"jaxpr": body}
-        operands = [*operands[:count], *new, *operands[count:]]
-        return [*before, equation.replace(invars=operands, params=params)]
+        return [*before, equation.replace(invars=[*operands[:count], *new, *operands[count:]], params=params)]
 
-    def _while(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    def _while(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         params, operands = equation.params, equation.invars
-        counts = params["cond_nconsts"], params["body_nconsts"]
-        carried = operands[sum(counts) :]
+        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
+        carried = operands[of_cond + of_body :]
         before: list[JaxprEqn] = []
         consts: list[Atom] = []
         changed: dict[str, Any] = {}
-        for name, count, start in (("cond", counts[0], 0), ("body", counts[1], counts[0])):
-            of_part = operands[start : start + count]
-            constant = [i < count for i in range(count + len(carried))]
-            outside, jaxpr, new = self._loop_body(params[f"{name}_jaxpr"], constant, [*of_part, *carried], equation)
+        for name, own in (("cond", operands[:of_cond]), ("body", operands[of_cond : of_cond + of_body])):
+            outside, jaxpr, new = self._loop_body(equation, scope, params[f"{name}_jaxpr"], own, len(carried))
             before += outside
-            consts += [*of_part, *new]
-            changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": count + len(new)}
+            consts += [*own, *new]
+            changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": len(own) + len(new)}
+        if all(params[name] is value for name, value in changed.items() if name.endswith("jaxpr")):
+            return [equation]
         return [*before, equation.replace(invars=[*consts, *carried], params=params | changed)]
 
-    def _loop_body(self, jaxpr: Any, constant: Sequence[bool], operands: Sequence[Atom], equation: JaxprEqn) -> Split:
+    def _loop_body(
+        self, equation: JaxprEqn, scope: Scope, jaxpr: Any, constants: Sequence[Atom], others: int
+    ) -> tuple[list[JaxprEqn], Any, list[Atom]]:
+        """What to compute before a loop, its body, and the constants that it has besides ``constants``."""
         # Effects on references name operands by position.
         if any(hasattr(effect, "input_index") for effect in equation.effects):
-            return Split([], self.rewrite(jaxpr), [])
-        return split(self.rewrite(jaxpr, constant), constant, operands)
+            return [], self.rewrite(jaxpr), []
+        fixed = [True] * len(constants) + [False] * others
+        body = self.rewrite(jaxpr, fixed)
+        found = split(body, fixed)
+        if found is None:
+            return [], body, []
+        before, new = scope.inline(found.outside, constants)
+        return before, found.body, new
 
     def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         """A jitted function in a loop, open where something in it may leave the loop."""
         jaxpr = self.rewrite(equation.params["jaxpr"], [scope.is_invariant(x) for x in equation.invars])
         if not any(e.primitive in HOISTED for e in opened(jaxpr).eqns):
             return [self._within(equation)]
-        equations, results = scope.inline(jaxpr, equation.invars, equation)
+        equations, results = scope.inline(jaxpr, equation.invars)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 
     def _block_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         """A conditional or a rematerialised block in a loop, what the loop does not change taken out."""
-        params, operands = equation.params, equation.invars
-        first = 1 if equation.primitive is cond_p else 0
-        fixed = [scope.is_invariant(x) for x in operands[first:]]
-        if not any(fixed):
+        params = equation.params
+        is_cond = equation.primitive is cond_p
+        operands = equation.invars[is_cond:]
+        fixed = [scope.is_invariant(x) for x in operands]
+        blocks = [self.rewrite(x, fixed) for x in (params["branches"] if is_cond else [params["jaxpr"]])]
+        parts = [split(block, fixed, last=True) for block in blocks]
+        if not any(parts):
             return [self._within(equation)]
-        blocks = params["branches"] if first else [params["jaxpr"]]
-        parts = [split(self.rewrite(block, fixed), fixed, operands[first:], last=True) for block in blocks]
-        added = [[Var(x.aval) for x in part.operands] for part in parts]
-        bodies = []
+        constants = [x for x, is_fixed in zip(operands, fixed, strict=True) if is_fixed]
+        before: list[JaxprEqn] = []
+        added: list[Atom] = []
         for i, part in enumerate(parts):
-            own = opened(part.body).invars
-            inputs = own[: len(fixed)]
-            new = own[len(fixed) :]
-            invars = [*inputs, *(x for j, of_part in enumerate(added) for x in (new if i == j else of_part))]
-            bodies.append(rebuilt(part.body, opened(part.body).eqns, invars=invars))
-        changed = {"branches": tuple(bodies)} if first else {"jaxpr": bodies[0]}
-        invars = [*operands, *(x for part in parts for x in part.operands)]
-        before = [e for part in parts for e in part.outside]
-        return [*before, equation.replace(invars=invars, params=params | changed)]
+            if part is None:
+                continue
+            outside, new = scope.inline(part.outside, constants)
+            before += outside
+            added += new
+            # Every branch takes what one of them needs.
+            own = opened(part.body).invars[len(operands) :]
+            for j, block in enumerate(blocks):
+                equations = opened(part.body if i == j else block).eqns
+                more = own if i == j else [Var(x.aval) for x in own]
+                blocks[j] = rebuilt(block, equations, invars=[*opened(block).invars, *more])
+        changed = {"branches": tuple(blocks)} if is_cond else {"jaxpr": blocks[0]}
+        invars = [*equation.invars, *added]
+        return [*before, equation.replace(invars=invars, params=params | changed | _policy(params))]
 
     # Derivatives.
 
@@ -392,6 +414,11 @@ class Substitution:
 
 
 _rewritten: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def _policy(params: dict[str, Any]) -> dict[str, Any]:
+    """The policy of a rematerialised block, made to see emulated products as it sees others."""
+    return {"policy": seeing_products(params["policy"])} if params.get("policy") else {}
 
 
 def _trace(fn: Callable[..., Any], avals: Sequence[Any], site: JaxprEqn) -> ClosedJaxpr:

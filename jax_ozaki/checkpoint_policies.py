@@ -7,6 +7,7 @@ jax's own policies of these names know ``dot_general`` only, and recompute emula
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -26,7 +27,10 @@ __all__ = [
 Policy = Callable[..., Any]
 
 
-def _seeing_products(policy: Policy) -> Policy:
+@cache
+def seeing_products(policy: Policy) -> Policy:
+    """``policy``, taking an emulated product for a dot_general."""
+
     def decide(primitive: Any, *avals: Any, **params: Any) -> Any:
         if primitive in (ozaki_dot_general_p, ozaki_prepared_dot_general_p):
             primitive = dot_general_p
@@ -37,17 +41,17 @@ def _seeing_products(policy: Policy) -> Policy:
 
 def dots_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
     """Save the results of products and convolutions."""
-    return _seeing_products(jax.checkpoint_policies.dots_saveable)(primitive, *avals, **params)
+    return seeing_products(jax.checkpoint_policies.dots_saveable)(primitive, *avals, **params)
 
 
 def dots_with_no_batch_dims_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
     """Save the results of products without batch axes."""
-    return _seeing_products(jax.checkpoint_policies.dots_with_no_batch_dims_saveable)(primitive, *avals, **params)
+    return seeing_products(jax.checkpoint_policies.dots_with_no_batch_dims_saveable)(primitive, *avals, **params)
 
 
 def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
     """Move the results of products without batch axes from one memory to another, and back when they are needed."""
-    return _seeing_products(jax.checkpoint_policies.offload_dot_with_no_batch_dims(offload_src, offload_dst))
+    return seeing_products(jax.checkpoint_policies.offload_dot_with_no_batch_dims(offload_src, offload_dst))
 
 
 checkpoint_dots = dots_saveable
