@@ -39,23 +39,23 @@ class Split(NamedTuple):
     """The body, with one more argument for each result of ``outside``."""
 
 
-def split(body: Any, constant: Sequence[bool], last: bool = False) -> Split | None:
+def split(body: Any, constant: Sequence[bool], position: int) -> Split | None:
     """Take the invariant quantizations out of ``body``, with its ``constant`` arguments; None if there are none.
 
-    The new arguments follow the constant ones, which come first, or come last. The result is the same object each
-    time, so that what jax caches for the body is found again.
+    The new arguments are inserted at ``position``. The result is the same object each time, so that what jax
+    caches for the body is found again.
     """
-    key = (tuple(constant), last)
+    key = (tuple(constant), position)
     known = _splits.setdefault(body, {})
     if key not in known:
-        known[key] = _split(body, constant, last)
+        known[key] = _split(body, constant, position)
     return known[key]
 
 
 _splits: WeakKeyDictionary[Any, dict[Any, Split | None]] = WeakKeyDictionary()
 
 
-def _split(body: Any, constant: Sequence[bool], last: bool) -> Split | None:
+def _split(body: Any, constant: Sequence[bool], position: int) -> Split | None:
     jaxpr = opened(body)
     fixed = [var for var, is_fixed in zip(jaxpr.invars, constant, strict=True) if is_fixed]
     invariant = {*fixed, *jaxpr.constvars}
@@ -68,14 +68,38 @@ def _split(body: Any, constant: Sequence[bool], last: bool) -> Split | None:
     if not moved:
         return None
     gone = set(map(id, moved))
-    staying = [equation for equation in jaxpr.eqns if id(equation) not in gone]
-    read = {x for e in staying for x in e.invars if not isinstance(x, Literal)}
-    read |= {x for x in jaxpr.outvars if not isinstance(x, Literal)}
+    moved, same = _merged(moved)
+
+    def of(atoms: Sequence[Any]) -> list[Any]:
+        return [x if isinstance(x, Literal) else same.get(x, x) for x in atoms]
+
+    staying = [e.replace(invars=of(e.invars)) for e in jaxpr.eqns if id(e) not in gone]
+    outvars = of(jaxpr.outvars)
+    read = {x for x in [*outvars, *(x for e in staying for x in e.invars)] if not isinstance(x, Literal)}
     new = [x for equation in moved for x in equation.outvars if x in read]
-    count = len(constant) if last else len(fixed)
-    invars = [*jaxpr.invars[:count], *new, *jaxpr.invars[count:]]
+    invars = [*jaxpr.invars[:position], *new, *jaxpr.invars[position:]]
     outside = ClosedJaxpr(Jaxpr(jaxpr.constvars, fixed, new, moved), getattr(body, "consts", ()))
-    return Split(outside, rebuilt(body, staying, invars=invars))
+    return Split(outside, rebuilt(body, staying, invars=invars, outvars=outvars))
+
+
+def _merged(equations: Sequence[JaxprEqn]) -> tuple[list[JaxprEqn], dict[Any, Any]]:
+    """Each computation once, and what stands for the results of its repetitions: a loop holds no operand twice."""
+    same: dict[Any, Any] = {}
+    first: dict[Any, JaxprEqn] = {}
+    kept = []
+    for equation in equations:
+        invars = [x if isinstance(x, Literal) else same.get(x, x) for x in equation.invars]
+        read = tuple(id(x.val) if isinstance(x, Literal) else x for x in invars)
+        key = (equation.primitive, read, tuple(sorted(equation.params.items(), key=lambda item: item[0])))
+        try:
+            earlier = first.setdefault(key, equation)
+        except TypeError:  # parameters that are not hashable
+            earlier = equation
+        if earlier is equation:
+            kept.append(equation.replace(invars=invars))
+        else:
+            same.update(zip(equation.outvars, earlier.outvars, strict=True))
+    return kept, same
 
 
 def _needed(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:

@@ -26,6 +26,7 @@ from ._compat import (
     add_scan_constants,
     cond_p,
     custom_jvp_call_p,
+    custom_linear_solve_p,
     custom_vjp_call_p,
     custom_vmap_p,
     dot_general_p,
@@ -214,17 +215,20 @@ class Substitution:
             return self._scan(equation, scope)
         if primitive is while_p:
             return self._while(equation, scope)
-        if primitive in (custom_jvp_call_p, custom_vjp_call_p, custom_vmap_p):
-            return [equation.replace(params=self._rules(equation.params))]
         if scope.invariant is not None:
             if primitive is jit_p and not has_shardings(equation.params):
                 return self._jit_in_loop(equation, scope)
-            if primitive in (cond_p, remat_p):
+            if primitive in (cond_p, remat_p, custom_jvp_call_p):
                 return self._block_in_loop(equation, scope)
+            if primitive is custom_linear_solve_p:
+                return self._linear_solve_in_loop(equation, scope)
         return [self._within(equation)]
 
     def _within(self, equation: JaxprEqn) -> JaxprEqn:
+        """An equation with its inner jaxprs and rules replaced."""
         params = map_inner(equation.params, self.rewrite)
+        if equation.primitive in (custom_jvp_call_p, custom_vjp_call_p, custom_vmap_p):
+            return equation.replace(params=params | self._rules(params))
         same = all(params[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=params | _policy(params))
 
@@ -311,18 +315,28 @@ class Substitution:
         return [*before, equation.replace(invars=[*consts, *carried], params=params | changed)]
 
     def _loop_body(
-        self, equation: JaxprEqn, scope: Scope, jaxpr: Any, constants: Sequence[Atom], others: int
+        self,
+        equation: JaxprEqn,
+        scope: Scope,
+        jaxpr: Any,
+        constants: Sequence[Atom],
+        others: int,
+        which: Sequence[bool] | None = None,
     ) -> tuple[list[JaxprEqn], Any, list[Atom]]:
-        """What to compute before a loop, its body, and the constants that it has besides ``constants``."""
+        """What to compute before a loop, its body, and the constants that it has besides ``constants``.
+
+        ``which`` of these do not change, if not all.
+        """
         # Effects on references name operands by position.
         if any(hasattr(effect, "input_index") for effect in equation.effects):
             return [], self.rewrite(jaxpr), []
-        fixed = [True] * len(constants) + [False] * others
+        which = [True] * len(constants) if which is None else which
+        fixed = [*which, *[False] * others]
         body = self.rewrite(jaxpr, fixed)
-        found = split(body, fixed)
+        found = split(body, fixed, len(constants))
         if found is None:
             return [], body, []
-        before, new = scope.inline(found.outside, constants)
+        before, new = scope.inline(found.outside, [x for x, same in zip(constants, which, strict=True) if same])
         return before, found.body, new
 
     def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
@@ -335,15 +349,17 @@ class Substitution:
         return equations
 
     def _block_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
-        """A conditional or a rematerialised block in a loop, what the loop does not change taken out."""
-        params = equation.params
+        """A block in a loop: a conditional, a rematerialised block, a custom_jvp. What the loop does not
+        change is taken out, and becomes an operand."""
+        params = self._within(equation).params
         is_cond = equation.primitive is cond_p
-        operands = equation.invars[is_cond:]
+        first, operands = equation.invars[:is_cond], equation.invars[is_cond:]
+        name = next(name for name in ("branches", "call_jaxpr", "jaxpr") if name in params)
+        position = params.get("num_consts", len(operands))
         fixed = [scope.is_invariant(x) for x in operands]
-        blocks = [self.rewrite(x, fixed) for x in (params["branches"] if is_cond else [params["jaxpr"]])]
-        parts = [split(block, fixed, last=True) for block in blocks]
-        if not any(parts):
-            return [self._within(equation)]
+        original = equation.params[name]
+        blocks = [self.rewrite(x, fixed) for x in (original if is_cond else [original])]
+        parts = [split(block, fixed, position) for block in blocks]
         constants = [x for x, is_fixed in zip(operands, fixed, strict=True) if is_fixed]
         before: list[JaxprEqn] = []
         added: list[Atom] = []
@@ -352,30 +368,58 @@ class Substitution:
                 continue
             outside, new = scope.inline(part.outside, constants)
             before += outside
-            added += new
             # Every branch takes what one of them needs.
-            own = opened(part.body).invars[len(operands) :]
+            own, at = opened(part.body).invars[position : position + len(new)], position + len(added)
+            added += new
             for j, block in enumerate(blocks):
-                equations = opened(part.body if i == j else block).eqns
+                equations, invars = opened(part.body if i == j else block).eqns, opened(block).invars
                 more = own if i == j else [Var(x.aval) for x in own]
-                blocks[j] = rebuilt(block, equations, invars=[*opened(block).invars, *more])
-        changed = {"branches": tuple(blocks)} if is_cond else {"jaxpr": blocks[0]}
-        invars = [*equation.invars, *added]
-        return [*before, equation.replace(invars=invars, params=params | changed | _policy(params))]
+                blocks[j] = rebuilt(block, equations, invars=[*invars[:at], *more, *invars[at:]])
+        if not added:
+            return [self._within(equation)]
+        changed: dict[str, Any] = {name: tuple(blocks) if is_cond else blocks[0]}
+        if "num_consts" in params:
+            changed["num_consts"] = position + len(added)
+        invars = [*first, *operands[:position], *added, *operands[position:]]
+        return [*before, equation.replace(invars=invars, params=params | changed)]
+
+    def _linear_solve_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        """A linear solve in a loop: what the loop does not change is taken out of its functions."""
+        params, operands = equation.params, list(equation.invars)
+        jaxprs, lengths = params["jaxprs"]._asdict(), params["const_lengths"]._asdict()
+        before: list[JaxprEqn] = []
+        consts: list[Atom] = []
+        for name, count in lengths.items():
+            own, operands = operands[:count], operands[count:]
+            consts += own
+            if jaxprs[name] is None:
+                continue
+            others = len(opened(jaxprs[name]).invars) - count
+            outside, jaxprs[name], new = self._loop_body(
+                equation, scope, jaxprs[name], own, others, [scope.is_invariant(x) for x in own]
+            )
+            before += outside
+            consts += new
+            lengths[name] += len(new)
+        changed = {
+            "jaxprs": type(params["jaxprs"])(**jaxprs),
+            "const_lengths": type(params["const_lengths"])(**lengths),
+        }
+        return [*before, equation.replace(invars=[*consts, *operands], params=params | changed)]
 
     # Derivatives.
 
     def _rules(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Parameters of a function with custom rules: the rules are rewritten when they are used."""
-        params = map_inner(params, self.rewrite)
+        """The custom rules of a function, rewritten when they are used."""
+        rules: dict[str, Any] = {}
         for name in ("jvp_jaxpr_fun", "fwd_jaxpr_thunk"):
             if name in params:
-                params[name] = wrapped(partial(self._rule, params[name]), params[name])
+                rules[name] = wrapped(partial(self._rule, params[name]), params[name])
         if "bwd" in params:
-            params["bwd"] = wrapped(partial(call, self.settings, params["bwd"].call_wrapped), params["bwd"])
+            rules["bwd"] = wrapped(partial(call, self.settings, params["bwd"].call_wrapped), params["bwd"])
         if "rule" in params:
-            params["rule"] = partial(call, self.settings, params["rule"])
-        return params
+            rules["rule"] = partial(call, self.settings, params["rule"])
+        return rules
 
     def _rule(self, rule: Any, *zeros: Any) -> tuple[Any, ...]:
         jaxpr, *rest = rule.call_wrapped(*zeros)
