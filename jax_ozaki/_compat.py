@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax._src.core import pvary_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.effects import no_effects
 from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_sharding
@@ -36,6 +37,7 @@ __all__ = [
     "jit_p",
     "mapped_sharding",
     "mlir",
+    "pvary_p",
     "register_lowering",
     "transpose_source",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -45,12 +44,8 @@ def partitioned(fn: Callable[..., Any], operands: Sequence[Factors], results: Se
     return _with_rule(fn, partition, operands, results, need_replication_factors=whole)
 
 
-def partitioned_product(product: Product, groups: tuple[Groups, Groups], reproducible: bool) -> Callable[..., Any]:
-    """``product`` with the partition rule of dot_general.
-
-    Every output is a function of its own row and column, so shards of batch, m and n have the bits of the whole.
-    Shards of k go to ``product`` as such; what has the bits of the whole only at a price beyond its gain is gathered.
-    """
+def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Factors]:
+    """The factors of both operands of a product, and of its result."""
     lhs, rhs = groups
     names: tuple[dict[int, str], dict[int, str]] = ({}, {})
     for part in ("batch", "contract"):
@@ -59,14 +54,25 @@ def partitioned_product(product: Product, groups: tuple[Groups, Groups], reprodu
                 of_operand[axis] = f"{part}{i}"
     for of_operand, side, free in zip(names, ("lhs", "rhs"), (lhs.free, rhs.free), strict=True):
         of_operand.update({axis: f"{side}{i}" for i, axis in enumerate(free)})
-    operands = [[of_operand[axis] for axis in sorted(of_operand)] for of_operand in names]
-    factors = [names[0][axis] for axis in lhs.batch + lhs.free] + [names[1][axis] for axis in rhs.free]
-    contracted = tuple(names[0][axis] for axis in lhs.contract)
+    result = [names[0][axis] for axis in lhs.batch + lhs.free] + [names[1][axis] for axis in rhs.free]
+    return [[of_operand[axis] for axis in sorted(of_operand)] for of_operand in names], result
+
+
+def partitioned_product(product: Product, groups: tuple[Groups, Groups], reproducible: bool) -> Callable[..., Any]:
+    """``product`` with the partition rule of dot_general.
+
+    Every output is a function of its own row and column, so shards of batch, m and n have the bits of the whole.
+    Shards of k go to ``product`` as such; what has the bits of the whole only at a price beyond its gain is gathered.
+    """
+    operands, factors = product_factors(groups)
+    contracted = tuple(operands[0][axis] for axis in groups[0].contract)
 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
         specs = [_factor_axes(*x) for x in zip(operands, arguments, strict=True)]
         wanted = _factor_axes(factors, result)
-        sizes = {f: size for fs, x in zip(operands, arguments, strict=True) for f, size in zip(fs, x.shape, strict=True)}
+        sizes = {
+            f: size for fs, x in zip(operands, arguments, strict=True) for f, size in zip(fs, x.shape, strict=True)
+        }
         split = _split_of_k(mesh, contracted, specs, wanted)
         if not _fits(mesh, contracted, sizes, split, reproducible):
             split = {}

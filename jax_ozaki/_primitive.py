@@ -182,6 +182,10 @@ def ordered(shapes: tuple[tuple[int, ...], ...], groups: tuple[Groups, Groups]) 
     return min(map(by, groups), key=copied)
 
 
+def result_shape(lhs: tuple[int, ...], rhs: tuple[int, ...], groups: tuple[Groups, Groups]) -> tuple[int, ...]:
+    return (*(lhs[axis] for axis in groups[0].batch + groups[0].free), *(rhs[axis] for axis in groups[1].free))
+
+
 def staged(
     lhs: Array,
     rhs: Array,
@@ -193,10 +197,7 @@ def staged(
     shards: _shards.Shards | None = None,
 ) -> Array:
     """The product as stages: what the primitive lowers to. ``shards`` says that k is split over a mesh."""
-    shape = (
-        *(lhs.shape[axis] for axis in groups[0].batch + groups[0].free),
-        *(rhs.shape[axis] for axis in groups[1].free),
-    )
+    shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
         return jnp.zeros(shape, jnp.float64)

@@ -7,14 +7,16 @@ weak types, shapes and errors are jnp's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from . import _dimensions, _prepare, _primitive
-from ._compat import convert_element_type, dot_general_p, jit_p
+from ._compat import convert_element_type, dot_general_p, jit_p, pvary_p
 from ._contract import Contract
 from ._prepare import Prepared
 from ._report import Report, report
@@ -50,6 +52,9 @@ class Rewriter:
             return [self._product(equation, *operands)]
         if equation.primitive is jit_p:
             return self.evaluate(equation.params["jaxpr"], operands)
+        if equation.primitive is pvary_p:
+            # What varies over a manual axis varies with all its leaves.
+            return [jax.tree.map(partial(pvary_p.bind, **equation.params), x) for x in operands]
         params = equation.primitive.get_bind_params(equation.params)
         with equation.ctx.manager:
             results = equation.primitive.bind(*map(_array, operands), **params)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -99,9 +98,7 @@ class _StagesOfShards:
         del summand  # always residues
         return self._stages.grouped_mma(lhs, rhs, summand=True)
 
-    def combine(
-        self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int
-    ) -> Array:
+    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         count = self._shards.count
         special = (lhs_scale <= _reference.SCALE_INF)[..., :, None] | (rhs_scale <= _reference.SCALE_INF)[..., None, :]
         exponent = -(lhs_scale[..., :, None].astype(jnp.int64) + rhs_scale[..., None, :].astype(jnp.int64))
