@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import jax
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import _moduli
 from ._dimensions import Groups
@@ -24,8 +25,13 @@ class Product(Protocol):
     def __call__(self, lhs: Array, rhs: Array, /, *, shards: Shards | None = None) -> Array: ...
 
 
-def partitioned(fn: Callable[..., Any], operands: Sequence[Factors], results: Sequence[Factors]) -> Callable[..., Any]:
-    """``fn`` with the shards of every axis of its results kept where they are, all other axes replicated."""
+def partitioned(
+    fn: Callable[..., Any], operands: Sequence[Factors], results: Sequence[Factors], *, whole_mesh: Mesh | None = None
+) -> Callable[..., Any]:
+    """``fn`` with the shards of every axis of its results kept where they are, all other axes replicated.
+
+    ``whole_mesh`` is the mesh of a program some of whose axes are manual here.
+    """
 
     everywhere = set.intersection(*map(set, results))
     whole = tuple({f: None for factors in (*operands, *results) for f in factors if f not in everywhere})
@@ -39,9 +45,36 @@ def partitioned(fn: Callable[..., Any], operands: Sequence[Factors], results: Se
         def shardings(of_arrays: Sequence[Factors]) -> list[NamedSharding]:
             return [_sharding(mesh, factors, of_factor) for factors in of_arrays]
 
-        return mesh, _local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
+        return whole_mesh or mesh, _local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
 
     return _with_rule(fn, partition, operands, results, need_replication_factors=whole)
+
+
+@contextmanager
+def partitioning(module_context: Any) -> Iterator[Mesh | None]:
+    """Let partition rules see the mesh axes that are left to the compiler where some of them are manual.
+
+    Gives the whole mesh then, to whose devices the collectives in a rule's function belong. Raises
+    NotImplementedError where the program is exported: it cannot hold a rule.
+    """
+    context = module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    manual = context.manual_axes if mesh else frozenset()
+    if mesh and manual == frozenset(mesh.axis_names):
+        yield None
+        return
+    devices = mesh.size if mesh else getattr(context, "num_devices", 1)
+    if devices > 1 and module_context.lowering_parameters.for_export:
+        raise NotImplementedError(
+            f"an emulated product whose operands may be sharded over {devices} devices cannot be exported: its partition "
+            "rule is a Python function. Inside jax.shard_map, over all axes of the mesh, it can."
+        )
+    if not manual:
+        yield None
+        return
+    at = tuple(0 if name in manual else slice(None) for name in mesh.axis_names)
+    with Mesh(mesh.devices[at], [name for name in mesh.axis_names if name not in manual]):
+        yield mesh
 
 
 def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Factors]:
@@ -58,7 +91,9 @@ def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Facto
     return [[of_operand[axis] for axis in sorted(of_operand)] for of_operand in names], result
 
 
-def partitioned_product(product: Product, groups: tuple[Groups, Groups], reproducible: bool) -> Callable[..., Any]:
+def partitioned_product(
+    product: Product, groups: tuple[Groups, Groups], reproducible: bool, *, whole_mesh: Mesh | None = None
+) -> Callable[..., Any]:
     """``product`` with the partition rule of dot_general.
 
     Every output is a function of its own row and column, so shards of batch, m and n have the bits of the whole.
@@ -89,7 +124,7 @@ def partitioned_product(product: Product, groups: tuple[Groups, Groups], reprodu
                 scattered.append((i, rest))
         shards = Shards(tuple(over), _devices(mesh, over), tuple(scattered)) if over else None
         shardings = tuple(_sharding(mesh, of_array, of_operands) for of_array in operands)
-        return mesh, _local(product, shards=shards), _sharding(mesh, factors, of_result), shardings
+        return whole_mesh or mesh, _local(product, shards=shards), _sharding(mesh, factors, of_result), shardings
 
     return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
 

@@ -278,7 +278,8 @@ def _lower(
             kept = [axis for axis in range(len(of_array)) if axis != k]
             of_leaves += _quantize.result_factors(of_array, Groups(tuple(kept[:-1]), tuple(kept[-1:]), (k,)))
     product = partial(_staged, stages=stages, prepared=prepared, groups=groups, **params)
-    (result,) = lower_stages(partitioned(product, [*factors, *of_leaves], [of_result]), ctx, *operands)
+    rule = partial(partitioned, product, [*factors, *of_leaves], [of_result])
+    (result,) = lower_stages(rule, ctx, *operands)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 

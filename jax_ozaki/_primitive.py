@@ -29,7 +29,7 @@ from ._compat import (
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import memory_order, view
-from ._partition import partitioned_product
+from ._partition import partitioned_product, partitioning
 from ._plan import blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -78,6 +78,11 @@ def abstract_eval(
         out_sharding=out_sharding,
     )
     check(lhs, rhs, dimension_numbers, contract, workspace_bytes)
+    if out_sharding is not None and out_sharding.spec.unreduced:
+        raise NotImplementedError(
+            f"out_sharding={out_sharding.spec}: the sum of an emulated product is exact and rounded once, it cannot be "
+            "left unreduced."
+        )
     return result
 
 
@@ -230,17 +235,18 @@ def _lower(
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
     product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    product = partitioned_product(product, groups, contract.reproducible)
-    (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
+    rule = partial(partitioned_product, product, groups, contract.reproducible)
+    (result,) = lower_stages(rule, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
-def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+def lower_stages(rule: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+    """Lower the function ``rule(whole_mesh=...)``, stages with a partition rule."""
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
     # Statistics are int64, whatever the flag says outside the trace that made the float64 operands.
-    with jax.enable_x64(True):
-        return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
+    with jax.enable_x64(True), partitioning(ctx.module_context) as whole_mesh:
+        return mlir.lower_fun(rule(whole_mesh=whole_mesh), multiple_results=multiple_results)(ctx, *values)
 
 
 def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:

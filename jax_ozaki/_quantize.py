@@ -85,7 +85,7 @@ def _lower(ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Grou
         return tuple(lax.reshape(y, aval.shape) for y, aval in zip(results, avals, strict=True))
 
     factors = [f"axis{axis}" for axis in range(ctx.avals_in[0].ndim)]
-    rule = partitioned(run, [factors], result_factors(factors, groups)[-len(ctx.avals_out) :])
+    rule = partial(partitioned, run, [factors], result_factors(factors, groups)[-len(ctx.avals_out) :])
     results = lower_stages(rule, ctx, x, multiple_results=True)
     return [annotate_sharding(ctx, y, aval) for y, aval in zip(results, ctx.avals_out, strict=True)]
 
