@@ -15,7 +15,7 @@ import jax
 from jax._src import linear_util as lu
 from jax._src import source_info_util
 from jax._src.api_util import debug_info
-from jax._src.core import trace_state_clean
+from jax._src.core import pvary_p, trace_state_clean
 from jax._src.custom_batching import custom_vmap_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.effects import no_effects
@@ -73,6 +73,7 @@ __all__ = [
     "mlir",
     "module_products",
     "override_lowering",
+    "pvary_p",
     "register_lowering",
     "remat_p",
     "scan_constants",

@@ -38,10 +38,15 @@ class Contract:
 
     Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
     infinity. Contracts are hashable, compare by value and are part of the jit key.
+
+    A product whose k is sharded over a mesh has the bits of the unsharded one. With ``reproducible=False`` it is
+    instead the float64 sum of the products of the shards, each under the contract for its own part of k: half the
+    bytes between devices or less, other bits on every mesh, and the roundings of that sum beyond the guarantee.
     """
 
     kind: Kind
     parameter: int | float | str | None = None
+    reproducible: bool = True
 
     def __post_init__(self) -> None:
         match self.kind:
@@ -58,26 +63,30 @@ class Contract:
                     f"kind={self.kind!r}, parameter={self.parameter!r}: one of moduli(n), mantissa(bits), normwise(c) "
                     "and native() is needed."
                 )
+        if not isinstance(self.reproducible, bool):
+            raise TypeError(f"reproducible={self.reproducible!r}: True or False is needed.")
+        if self.kind == "native" and not self.reproducible:
+            raise ValueError("reproducible=False: a native product states no bits that it could give up.")
         object.__setattr__(self, "parameter", parameter)
 
     @staticmethod
-    def moduli(n: int) -> Contract:
+    def moduli(n: int, *, reproducible: bool = True) -> Contract:
         """Use exactly ``n`` moduli, 2 <= n <= 20: the raw Ozaki scheme II."""
-        return Contract("moduli", n)
+        return Contract("moduli", n, reproducible)
 
     @staticmethod
-    def mantissa(bits: int = 53) -> Contract:
+    def mantissa(bits: int = 53, *, reproducible: bool = True) -> Contract:
         """Keep each element to ``2^-bits`` of the largest magnitude in its row or column."""
-        return Contract("mantissa", bits)
+        return Contract("mantissa", bits, reproducible)
 
     @staticmethod
-    def normwise(c: float | str = 2.0) -> Contract:
+    def normwise(c: float | str = 2.0, *, reproducible: bool = True) -> Contract:
         """Bound every error by ``c u norm2(row) norm2(column)``.
 
         ``c`` is a number above 1 (one u of it is the final rounding), ``"sqrt_k"`` for 1 + sqrt(k)
         or ``"k"`` for 1 + k.
         """
-        return Contract("normwise", c)
+        return Contract("normwise", c, reproducible)
 
     @staticmethod
     def native() -> Contract:
@@ -90,15 +99,18 @@ class Contract:
         if not isinstance(text, str):
             raise TypeError(f"text={text!r}: a string is needed, as in 'normwise(2)'.")
         name, parenthesis, rest = text.strip().partition("(")
-        argument = rest.removesuffix(")").strip().strip("'\"")
-        if name not in get_args(Kind) or (parenthesis and not rest.endswith(")")) or (name == "native" and argument):
+        argument, _, option = (part.strip() for part in rest.removesuffix(")").partition(","))
+        argument = argument.strip("'\"")
+        unknown = name not in get_args(Kind) or option not in ("", _NOT_REPRODUCIBLE)
+        if unknown or (parenthesis and not rest.endswith(")")) or (name == "native" and argument):
             raise ValueError(
-                f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c) or native is needed, as in 'normwise(2)'."
+                f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c) or native is needed, as in "
+                f"'normwise(2)' or 'normwise(2, {_NOT_REPRODUCIBLE})'."
             )
         if name == "mantissa" and not argument:
             return Contract.mantissa()
         try:
-            return Contract(cast(Kind, name), _number(argument))
+            return Contract(cast(Kind, name), _number(argument), reproducible=not option)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} is not a contract: {error}") from None
 
@@ -106,11 +118,15 @@ class Contract:
         if self.parameter is None:
             return self.kind
         value = repr(self.parameter).removesuffix(".0") if isinstance(self.parameter, float) else self.parameter
-        return f"{self.kind}({value})"
+        return f"{self.kind}({value})" if self.reproducible else f"{self.kind}({value}, {_NOT_REPRODUCIBLE})"
 
     @property
     def guarantee(self) -> str:
         """The promise in one sentence."""
+        return self._promise + ("" if self.reproducible else "; of each shard of k, their products summed in float64")
+
+    @property
+    def _promise(self) -> str:
         match self.kind:
             case "moduli":
                 return f"the exact product of operands rounded to what {self.parameter} moduli hold, rounded once"
@@ -173,6 +189,8 @@ class Contract:
         # final rounding of a result that exceeds |AB| by that much.
         return (2 * step + step**2) * (1 + Fraction(1, 2**53)) <= (Fraction(c) - 1) / 2**53
 
+
+_NOT_REPRODUCIBLE = "reproducible=False"
 
 _MANTISSA_ROUNDING = (1 + Fraction(1, 2**14)) ** 2
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
+import jax
 from jax.extend.core import jaxpr_as_fun
 
 from . import _dimensions, _switch
-from ._compat import ClosedJaxpr, JaxprEqn, Literal, dot_general_p, jit_p
+from ._compat import ClosedJaxpr, JaxprEqn, Literal, dot_general_p, jit_p, pvary_p
 from ._contract import Contract
 from ._jaxpr import alone
 from ._prepare import Prepared
@@ -54,6 +56,9 @@ class Rewriter:
         with equation.ctx.manager:
             if equation.primitive is dot_general_p:
                 return [self._product(equation, *operands)]
+            if equation.primitive is pvary_p:
+                # What varies over a manual axis varies with all its leaves.
+                return [jax.tree.map(partial(pvary_p.bind, **equation.params), x) for x in operands]
             if self.substitution.enters(equation):
                 return jaxpr_as_fun(self.substitution.rewrite(alone(equation)))(*map(_array, operands))
             params = equation.primitive.get_bind_params(equation.params)

@@ -1,25 +1,84 @@
-"""Sharded products: shards of batch, m and n stay where they are."""
+"""Partition rules: what stays where it is when operands are sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import jax
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from . import _moduli
 from ._dimensions import Groups
+from ._shards import Shards
+
+Factors = list[str]
+"""A name for every axis of an array; equal names stand for one index."""
+MeshAxes = tuple[str, ...]
+
+
+class Product(Protocol):
+    def __call__(self, lhs: Array, rhs: Array, /, *, shards: Shards | None = None) -> Array: ...
 
 
 def partitioned(
-    product: Callable[[Array, Array], Array], groups: tuple[Groups, Groups]
-) -> Callable[[Array, Array], Array]:
-    """``product`` with the partition rule of dot_general, its contracted axes replicated.
+    fn: Callable[..., Any], operands: Sequence[Factors], results: Sequence[Factors], *, whole_mesh: Mesh | None = None
+) -> Callable[..., Any]:
+    """``fn`` with the shards of every axis of its results kept where they are, all other axes replicated.
 
-    Every output is a function of its own row and column, so shards of the result have the bits of the whole.
+    ``whole_mesh`` is the mesh of a program some of whose axes are manual here.
     """
+
+    everywhere = set.intersection(*map(set, results))
+    whole = tuple({f: None for factors in (*operands, *results) for f in factors if f not in everywhere})
+
+    def partition(mesh: Any, arguments: Any, result: Any) -> Any:
+        del arguments
+        arrays, tree = jax.tree.flatten(result)
+        of_factor = {f: axes for x in zip(results, arrays, strict=True) for f, axes in _factor_axes(*x).items()}
+        of_factor.update(dict.fromkeys(whole, ()))
+
+        def shardings(of_arrays: Sequence[Factors]) -> list[NamedSharding]:
+            return [_sharding(mesh, factors, of_factor) for factors in of_arrays]
+
+        return whole_mesh or mesh, _local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
+
+    return _with_rule(fn, partition, operands, results, need_replication_factors=whole)
+
+
+@contextmanager
+def partitioning(module_context: Any) -> Iterator[Mesh | None]:
+    """Let partition rules see the mesh axes that are left to the compiler where some of them are manual.
+
+    Gives the whole mesh then, to whose devices the collectives in a rule's function belong. Raises
+    NotImplementedError where the program is exported: it cannot hold a rule.
+    """
+    context = module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    manual = context.manual_axes if mesh else frozenset()
+    if mesh and manual == frozenset(mesh.axis_names):
+        yield None
+        return
+    devices = mesh.size if mesh else getattr(context, "num_devices", 1)
+    if devices > 1 and module_context.lowering_parameters.for_export:
+        raise NotImplementedError(
+            f"an emulated product whose operands may be sharded over {devices} devices cannot be exported: its partition "
+            "rule is a Python function. Inside jax.shard_map, over all axes of the mesh, it can."
+        )
+    if not manual:
+        yield None
+        return
+    at = tuple(0 if name in manual else slice(None) for name in mesh.axis_names)
+    with Mesh(mesh.devices[at], [name for name in mesh.axis_names if name not in manual]):
+        yield mesh
+
+
+def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Factors]:
+    """The factors of both operands of a product, and of its result."""
     lhs, rhs = groups
     names: tuple[dict[int, str], dict[int, str]] = ({}, {})
     for part in ("batch", "contract"):
@@ -28,28 +87,115 @@ def partitioned(
                 of_operand[axis] = f"{part}{i}"
     for of_operand, side, free in zip(names, ("lhs", "rhs"), (lhs.free, rhs.free), strict=True):
         of_operand.update({axis: f"{side}{i}" for i, axis in enumerate(free)})
-    factors = tuple([of_operand[axis] for axis in sorted(of_operand)] for of_operand in names)
-    result_factors = [names[0][axis] for axis in lhs.batch + lhs.free] + [names[1][axis] for axis in rhs.free]
+    result = [names[0][axis] for axis in lhs.batch + lhs.free] + [names[1][axis] for axis in rhs.free]
+    return [[of_operand[axis] for axis in sorted(of_operand)] for of_operand in names], result
+
+
+def partitioned_product(
+    product: Product, groups: tuple[Groups, Groups], reproducible: bool, *, whole_mesh: Mesh | None = None
+) -> Callable[..., Any]:
+    """``product`` with the partition rule of dot_general.
+
+    Every output is a function of its own row and column, so shards of batch, m and n have the bits of the whole.
+    Shards of k go to ``product`` as such; what has the bits of the whole only at a price beyond its gain is gathered.
+    """
+    operands, factors = product_factors(groups)
+    contracted = tuple(operands[0][axis] for axis in groups[0].contract)
 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
-        del arguments
-        spec = tuple(result.sharding.spec)
-        spec += (None,) * (len(result_factors) - len(spec))
-        of_factor = dict(zip(result_factors, spec, strict=True))
+        specs = [_factor_axes(*x) for x in zip(operands, arguments, strict=True)]
+        wanted = _factor_axes(factors, result)
+        sizes = {
+            f: size for fs, x in zip(operands, arguments, strict=True) for f, size in zip(fs, x.shape, strict=True)
+        }
+        split = _split_of_k(mesh, contracted, specs, wanted)
+        if not _fits(mesh, contracted, sizes, split, reproducible):
+            split = {}
+        over = [axis for axes in split.values() for axis in axes]
 
-        def sharding(of_array: list[str]) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*(of_factor.get(factor) for factor in of_array)))
+        # Built from the result and the split of k, never taken from the operands: what they hold is only a wish.
+        of_operands, of_result, scattered = dict(split), {}, []
+        for i, (factor, axes) in enumerate(wanted.items()):
+            kept = axes[: next((i for i, axis in enumerate(axes) if axis in over), len(axes))]
+            of_operands[factor] = of_result[factor] = kept
+            rest = axes[len(kept) :]
+            if rest and set(rest) <= set(over) and sizes[factor] % _devices(mesh, axes) == 0:
+                of_result[factor] = axes
+                scattered.append((i, rest))
+        shards = Shards(tuple(over), _devices(mesh, over), tuple(scattered)) if over else None
+        shardings = tuple(_sharding(mesh, of_array, of_operands) for of_array in operands)
+        return whole_mesh or mesh, _local(product, shards=shards), _sharding(mesh, factors, of_result), shardings
 
-        # Built from the result, never taken from the operands: a shard of k is not the whole of it.
-        return mesh, local, sharding(result_factors), tuple(map(sharding, factors))
+    return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
 
-    def local(x: Array, y: Array) -> Array:
+
+def _split_of_k(
+    mesh: Any, contracted: Sequence[str], specs: Sequence[dict[str, MeshAxes]], wanted: dict[str, MeshAxes]
+) -> dict[str, MeshAxes]:
+    """The mesh axes that the contracted axes stay split over: those that both operands are split over, or one
+    of them where nothing else needs the axis."""
+    taken: dict[str, MeshAxes] = {}
+    for factor in contracted:
+        axes = max((spec[factor] for spec in specs), key=len)
+        kept: list[str] = []
+        for axis in axes:
+            used = {axis for spec in (*specs, wanted) for f, axes in spec.items() if f != factor for axis in axes}
+            if axis in used and not all(axis in spec[factor] for spec in specs):
+                break
+            if mesh.shape[axis] > 1:
+                kept.append(axis)
+        if kept:
+            taken[factor] = tuple(kept)
+    return taken
+
+
+def _fits(
+    mesh: Any, contracted: Sequence[str], sizes: dict[str, int], split: dict[str, MeshAxes], reproducible: bool
+) -> bool:
+    """Whether the shards of k are equal, and their statistics can be joined: every chunk lies in one shard, or in
+    two neighbours."""
+    if any(sizes[factor] % _devices(mesh, axes) for factor, axes in split.items()) or 0 in sizes.values():
+        return False
+    long = [factor for factor in contracted if sizes[factor] > 1]
+    local = [sizes[factor] // _devices(mesh, split.get(factor, ())) for factor in long]
+    innermost = max((i for i, factor in enumerate(long) if factor in split), default=0)
+    run = math.prod(local[innermost:])
+    if not reproducible or run % _moduli.CHUNK == 0:
+        return True
+    # Neighbours in k are neighbours to ppermute where they are in the mesh's own order.
+    axes = [axis for of_factor in split.values() for axis in of_factor]
+    return innermost == 0 and run >= _moduli.CHUNK and axes == sorted(axes, key=mesh.axis_names.index)
+
+
+def _devices(mesh: Any, axes: Sequence[str]) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _factor_axes(factors: Factors, array: Any) -> dict[str, MeshAxes]:
+    """The mesh axes that every axis of ``array`` is split over."""
+    spec = tuple(array.sharding.spec)
+    spec += (None,) * (len(factors) - len(spec))
+    split = [() if axes is None else axes if isinstance(axes, tuple) else (axes,) for axes in spec]
+    return dict(zip(factors, split, strict=True))
+
+
+def _sharding(mesh: Any, factors: Factors, of_factor: dict[str, MeshAxes]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(of_factor.get(factor) or None for factor in factors)))
+
+
+def _local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    def run(*arrays: Array) -> Any:
         # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            return product(x, y)
+            return fn(*arrays, **options)
 
-    rule = f"{', '.join(map(' '.join, factors))} -> {' '.join(result_factors)}"
-    contracted = tuple(names[0][axis] for axis in lhs.contract)
-    wrapped = custom_partitioning(local)
-    wrapped.def_partition(partition=partition, sharding_rule=rule, need_replication_factors=contracted)
+    return run
+
+
+def _with_rule(
+    fn: Callable[..., Any], partition: Any, operands: Sequence[Factors], results: Sequence[Factors], **special: Any
+) -> Callable[..., Any]:
+    rule = " -> ".join(", ".join(map(" ".join, arrays)) for arrays in (operands, results))
+    wrapped = custom_partitioning(_local(fn))
+    wrapped.def_partition(partition=partition, sharding_rule=rule, **special)
     return wrapped

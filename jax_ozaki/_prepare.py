@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import _dimensions, _quantize, _stages
-from ._compat import Primitive, ad, annotate_sharding, batching, dot_general_p, evaluate_eagerly
+from ._compat import Primitive, ad, allow_partitioning, annotate_sharding, batching, dot_general_p, evaluate_eagerly
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, view
+from ._partition import Factors, partitioned, product_factors
 from ._plan import blocks
-from ._primitive import bind, check, lower, lower_stages, transpose_lhs, transpose_rhs
+from ._primitive import bind, check, lower, lower_stages, result_shape, transpose_lhs, transpose_rhs
 from ._stages import Quantized
 
 Side = Literal["lhs", "rhs"]
@@ -228,11 +229,10 @@ def _staged(
     stages: _stages.Stages,
     prepared: tuple[bool, bool],
     moduli: int,
-    dimension_numbers: DimensionNumbers,
-    shape: tuple[int, ...],
+    groups: tuple[Groups, Groups],
     workspace_bytes: int,
 ) -> Array:
-    groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
+    shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
         return jnp.zeros(shape, jnp.float64)
@@ -264,11 +264,29 @@ def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantize
     )
 
 
-def _lower(ctx: Any, *operands: Any, stages: _stages.Stages, contract: Contract, **params: Any) -> Any:
+def _lower(
+    ctx: Any,
+    *operands: Any,
+    stages: _stages.Stages,
+    prepared: tuple[bool, bool],
+    dimension_numbers: DimensionNumbers,
+    contract: Contract,
+    **params: Any,
+) -> Any:
     del contract
-    product = partial(_staged, stages=stages, shape=ctx.avals_out[0].shape, **params)
-    (result,) = lower_stages(product, ctx, *operands)
+    groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in[:2]))
+    factors, of_result = product_factors(groups)
+    of_leaves: list[Factors] = []
+    for is_prepared, of_array, of_operand in zip(prepared, factors, groups, strict=True):
+        if is_prepared:
+            (k,) = of_operand.contract
+            kept = [axis for axis in range(len(of_array)) if axis != k]
+            of_leaves += _quantize.result_factors(of_array, Groups(tuple(kept[:-1]), tuple(kept[-1:]), (k,)))
+    product = partial(_staged, stages=stages, prepared=prepared, groups=groups, **params)
+    rule = partial(partitioned, product, [*factors, *of_leaves], [of_result])
+    (result,) = lower_stages(rule, ctx, *operands)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
 lower(ozaki_prepared_dot_general_p, _lower)
+allow_partitioning(ozaki_prepared_dot_general_p)

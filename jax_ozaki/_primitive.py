@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _stages, _switch
+from . import _dimensions, _shards, _stages, _switch
 from ._compat import (
     Primitive,
     ad,
@@ -28,8 +29,8 @@ from ._compat import (
 )
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
-from ._operand import Operand, memory_order, view
-from ._partition import partitioned
+from ._operand import memory_order, view
+from ._partition import partitioned_product, partitioning
 from ._plan import blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -78,6 +79,11 @@ def abstract_eval(
         out_sharding=out_sharding,
     )
     check(lhs, rhs, dimension_numbers, contract, workspace_bytes)
+    if out_sharding is not None and out_sharding.spec.unreduced:
+        raise NotImplementedError(
+            f"out_sharding={out_sharding.spec}: the sum of an emulated product is exact and rounded once, it cannot be "
+            "left unreduced."
+        )
     return result
 
 
@@ -165,20 +171,25 @@ batching.fancy_primitive_batchers[ozaki_dot_general_p] = _batch
 # Lowering.
 
 
-def views(lhs: Array, rhs: Array, lhs_groups: Groups, rhs_groups: Groups) -> tuple[Operand, Operand]:
-    """Both operands as batches of rows along k. The order of several contracted axes is free: the one
-    that transposes fewer elements is taken."""
+def ordered(shapes: tuple[tuple[int, ...], ...], groups: tuple[Groups, Groups]) -> tuple[Groups, Groups]:
+    """``groups`` with several contracted axes in the order that transposes fewer elements; it is free.
 
-    def ordered(by: Groups) -> tuple[Groups, Groups]:
-        order = sorted(range(len(by.contract)), key=by.contract.__getitem__)
-        return tuple(x._replace(contract=tuple(x.contract[i] for i in order)) for x in (lhs_groups, rhs_groups))  # type: ignore[return-value]
+    The order decides which k are neighbours, so it is that of whole operands, whatever shards a device has.
+    """
+
+    def by(of_operand: Groups) -> tuple[Groups, Groups]:
+        order = sorted(range(len(of_operand.contract)), key=of_operand.contract.__getitem__)
+        return tuple(x._replace(contract=tuple(x.contract[i] for i in order)) for x in groups)  # type: ignore[return-value]
 
     def copied(groups: tuple[Groups, Groups]) -> int:
-        arrays = zip((lhs, rhs), groups, strict=True)
-        return sum(x.size for x, of_x in arrays if memory_order(x.shape, of_x) is None)
+        operands = zip(shapes, groups, strict=True)
+        return sum(math.prod(shape) for shape, of_x in operands if memory_order(shape, of_x) is None)
 
-    chosen = min(ordered(lhs_groups), ordered(rhs_groups), key=copied)
-    return view(lhs, chosen[0]), view(rhs, chosen[1])
+    return min(map(by, groups), key=copied)
+
+
+def result_shape(lhs: tuple[int, ...], rhs: tuple[int, ...], groups: tuple[Groups, Groups]) -> tuple[int, ...]:
+    return (*(lhs[axis] for axis in groups[0].batch + groups[0].free), *(rhs[axis] for axis in groups[1].free))
 
 
 def staged(
@@ -189,19 +200,23 @@ def staged(
     groups: tuple[Groups, Groups],
     contract: Contract,
     workspace_bytes: int,
+    shards: _shards.Shards | None = None,
 ) -> Array:
-    """The product as stages: what the primitive lowers to."""
-    shape = (
-        *(lhs.shape[axis] for axis in groups[0].batch + groups[0].free),
-        *(rhs.shape[axis] for axis in groups[1].free),
-    )
+    """The product as stages: what the primitive lowers to. ``shards`` says that k is split over a mesh."""
+    shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
         return jnp.zeros(shape, jnp.float64)
+    operands = view(lhs, groups[0]), view(rhs, groups[1])
+    if shards and contract.reproducible:
+        moduli = contract.modulus_count(extents.k * shards.count)
+        block = blocks(moduli, *extents, budget=workspace_bytes)
+        return _shards.product(stages, *operands, moduli, block, workspace_bytes, shards, shape)
     moduli = contract.modulus_count(extents.k)
-    rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
     block = blocks(moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    rows, columns = map(_stages.Rows, operands)
+    result = lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    return shards.sum(result) if shards else result
 
 
 def _lower(
@@ -219,20 +234,28 @@ def _lower(
     groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in))
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
-    product: Any = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    # Within a primitive that creates products when it is lowered, jax does not give the devices.
-    product = partitioned(product, groups) if knows_devices(ctx) else product
-    (result,) = lower_stages(product, ctx.replace(avals_in=avals), *values)
+    groups = ordered(tuple(aval.shape for aval in avals), groups)
+    product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    rule: Any = partial(partitioned_product, product, groups, contract.reproducible)
+    if not knows_devices(ctx):  # within a primitive that creates products when it is lowered
+        rule = partial(_unpartitioned, product)
+    (result,) = lower_stages(rule, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
-def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+def _unpartitioned(product: Any, whole_mesh: Any) -> Any:
+    del whole_mesh
+    return product
+
+
+def lower_stages(rule: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+    """Lower the function ``rule(whole_mesh=...)``, stages with a partition rule."""
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
     # Statistics are int64, whatever the flag says outside the trace that made the float64 operands. Products
     # within the stages are their own.
-    with jax.enable_x64(True), _switch.context(None):
-        return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
+    with jax.enable_x64(True), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
+        return mlir.lower_fun(rule(whole_mesh=whole_mesh), multiple_results=multiple_results)(ctx, *values)
 
 
 def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import PartitionSpec
 
 from . import _stages
-from ._compat import Primitive, batching, evaluate_eagerly
+from ._compat import Primitive, allow_partitioning, annotate_sharding, batching, evaluate_eagerly
 from ._dimensions import Groups
 from ._operand import view
+from ._partition import Factors, partitioned
 from ._plan import padded_k
 from ._primitive import lower, lower_stages
 from ._stages import Quantized
@@ -39,38 +41,53 @@ def quantize(x: Array, groups: Groups, moduli: int) -> Quantized:
     return Quantized(*ozaki_quantize_p.bind(lax.stop_gradient(x), groups=groups, moduli=moduli))
 
 
-def _shapes(x: Any, groups: Groups) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    batch, free = (tuple(x.shape[axis] for axis in axes) for axes in groups[:2])
-    return batch, free, math.prod(x.shape[axis] for axis in groups.contract)
+def result_factors(of_array: Factors, groups: Groups) -> list[Factors]:
+    """The factors of residues, scales and statistics of an array with these factors."""
+    batch, free = ([of_array[axis] for axis in axes] for axes in groups[:2])
+    return [[*batch, "moduli", *free, "padded_k"], [*batch, *free], [*batch, *free, "fields"]]
 
 
-def _row_avals(x: Any, groups: Groups) -> list[Any]:
-    batch, free, _ = _shapes(x, groups)
-    return [jax.core.ShapedArray(batch + free, jnp.int32), jax.core.ShapedArray((*batch, *free, 5), jnp.int64)]
+def _results(x: Any, groups: Groups, moduli: int) -> list[Any]:
+    """Residues, scales and statistics as x has them: its shardings, and varying over the same manual axes."""
+    axes: list[Factors] = result_factors([str(axis) for axis in range(x.ndim)], groups)
+    k = math.prod(x.shape[axis] for axis in groups.contract)
+    sizes = {"moduli": moduli, "padded_k": padded_k(k), "fields": 5} | {str(i): n for i, n in enumerate(x.shape)}
+    specs = {str(i): spec for i, spec in enumerate(x.sharding.spec)}
+
+    def aval(factors: Factors, dtype: Any) -> Any:
+        spec = PartitionSpec(*map(specs.get, factors))
+        return x.update(
+            shape=tuple(sizes[f] for f in factors),
+            dtype=jnp.dtype(dtype),
+            weak_type=False,
+            sharding=x.sharding.update(spec=spec),
+        )
+
+    return list(map(aval, axes, (jnp.uint8, jnp.int32, jnp.int64)))
 
 
 @ozaki_statistics_p.def_abstract_eval
 def _statistics_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
-    del moduli
-    return _row_avals(x, groups)
+    return _results(x, groups, moduli)[1:]
 
 
 @ozaki_quantize_p.def_abstract_eval
 def _quantize_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
-    batch, free, k = _shapes(x, groups)
-    residues = jax.core.ShapedArray((*batch, moduli, *free, padded_k(k)), jnp.uint8)
-    return [residues, *_row_avals(x, groups)]
+    return _results(x, groups, moduli)
 
 
 def _lower(ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Groups, moduli: int) -> Any:
-    shapes = [aval.shape for aval in ctx.avals_out]
-
-    def run(x: Array) -> list[Array]:
+    def run(x: Array) -> tuple[Array, ...]:
+        avals = _results(jax.core.ShapedArray(x.shape, x.dtype), groups, moduli)[-len(ctx.avals_out) :]
         if 0 in x.shape:
-            return [jnp.zeros(aval.shape, aval.dtype) for aval in ctx.avals_out]
-        return [lax.reshape(y, s) for y, s in zip(getattr(stages, stage)(view(x, groups), moduli), shapes, strict=True)]
+            return tuple(jnp.zeros(aval.shape, aval.dtype) for aval in avals)
+        results = getattr(stages, stage)(view(x, groups), moduli)
+        return tuple(lax.reshape(y, aval.shape) for y, aval in zip(results, avals, strict=True))
 
-    return lower_stages(run, ctx, x, multiple_results=True)
+    factors = [f"axis{axis}" for axis in range(ctx.avals_in[0].ndim)]
+    rule = partial(partitioned, run, [factors], result_factors(factors, groups)[-len(ctx.avals_out) :])
+    results = lower_stages(rule, ctx, x, multiple_results=True)
+    return [annotate_sharding(ctx, y, aval) for y, aval in zip(results, ctx.avals_out, strict=True)]
 
 
 def _batch(operands: Any, axes: Any, *, primitive: Primitive, groups: Groups, moduli: int) -> Any:
@@ -86,3 +103,4 @@ for _primitive, _stage in ((ozaki_statistics_p, "stats"), (ozaki_quantize_p, "qu
     evaluate_eagerly(_primitive)
     batching.primitive_batchers[_primitive] = partial(_batch, primitive=_primitive)
     lower(_primitive, partial(_lower, stage=_stage))
+    allow_partitioning(_primitive)

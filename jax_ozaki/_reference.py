@@ -78,8 +78,15 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     nan, inf = jnp.isnan(x).any(-1), jnp.isinf(x).any(-1)
     flags = nan.astype(_i64) + 2 * inf.astype(_i64)
     table = jnp.stack([emax, lsb, lax.bitcast_convert_type(sumsq, _i64), nnz, flags], axis=-1)
-    scale = jnp.where(nan, SCALE_NAN, jnp.where(inf, SCALE_INF, _scale_exponent(emax, lsb, sumsq, nnz, moduli)))
-    return scale.astype(jnp.int32), table
+    return scales(table, moduli), table
+
+
+def scales(table: Array, moduli: int) -> Array:
+    """Scales int32[batch, rows] from statistics int64[batch, rows, 5]."""
+    emax, lsb, sumsq, nnz, flags = jnp.moveaxis(table, -1, 0)
+    exponent = _scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, _u64), nnz, moduli)
+    special = jnp.where(flags & 1 != 0, SCALE_NAN, SCALE_INF)
+    return jnp.where(flags != 0, special, exponent).astype(jnp.int32)
 
 
 def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, moduli: int) -> Array:

@@ -32,7 +32,7 @@ class Report:
         contract: the contract that was kept; ``native`` for dtypes other than float64.
         moduli: int32, the moduli multiplied; 0 for a native product.
         achieved: float64, a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``; None
-            where the contract has no bound.
+            where the contract has no bound, or is not reproducible: k may be sharded then.
         native_outputs: int64, outputs computed by XLA's own product.
         nonfinite_rows: int64, rows of the lhs that hold a NaN or an Inf, over the whole batch.
         nonfinite_columns: int64, columns of the rhs that do.
@@ -77,7 +77,8 @@ def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumb
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     batch, m, n, k = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     moduli = contract.modulus_count(k)
-    native, c = contract.kind == "native", contract.error_factor(k)
+    native = contract.kind == "native"
+    c = contract.error_factor(k) if contract.reproducible else None
     return Report(
         contract=contract,
         moduli=jnp.int32(moduli),
