@@ -1,4 +1,4 @@
-"""``ozaki_dot_general_p``: lax.dot_general for float64, emulated. One bilinear primitive carries every product."""
+"""``ozaki_dot_general_p``: lax.dot_general for float64 and complex128, emulated. One bilinear primitive carries every product."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _stages
+from . import _dimensions, _field, _stages
 from ._compat import (
     Primitive,
     ad,
@@ -44,7 +44,7 @@ def bind(
     workspace_bytes: int,
     out_sharding: Any = None,
 ) -> Array:
-    """The emulated product of two float64 arrays, with lax.dot_general's shapes and errors.
+    """The emulated product of two float64 or two complex128 arrays, with lax.dot_general's shapes and errors.
 
     Raises ValueError for a contract that cannot be kept for this k, or a workspace that is too small.
     """
@@ -83,15 +83,17 @@ def abstract_eval(
 def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Contract, workspace_bytes: int) -> None:
     """Raise for operands, a contract or a workspace that no product is made of."""
     for name, operand in (("lhs", lhs), ("rhs", rhs)):
-        if operand.dtype != jnp.float64:
-            raise TypeError(f"{name} has dtype {operand.dtype}: an emulated product takes float64.")
+        if operand.dtype not in _field.DTYPES:
+            raise TypeError(f"{name} has dtype {operand.dtype}: an emulated product takes float64 or complex128.")
         if not all(isinstance(size, int) for size in operand.shape):
             raise TypeError(f"{name} has the symbolic shape {operand.shape}: an emulated product needs known sizes.")
+    if lhs.dtype != rhs.dtype:
+        raise TypeError(f"lhs has dtype {lhs.dtype} and rhs {rhs.dtype}: one primitive multiplies one dtype.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(extents.k)
+    planes = _field.of(lhs.dtype).parts * contract.modulus_count(extents.k, lhs.dtype)
     if 0 not in extents:
-        blocks(moduli, *extents, budget=workspace_bytes)
+        blocks(planes, *extents, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -196,10 +198,10 @@ def staged(
     )
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
-        return jnp.zeros(shape, jnp.float64)
-    moduli = contract.modulus_count(extents.k)
+        return jnp.zeros(shape, lhs.dtype)
+    moduli = contract.modulus_count(extents.k, lhs.dtype)
     rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
-    block = blocks(moduli, *extents, budget=workspace_bytes)
+    block = blocks(_field.of(lhs.dtype).parts * moduli, *extents, budget=workspace_bytes)
     return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
 
 
@@ -226,7 +228,7 @@ def _lower(
 def lower_stages(fn: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
-    # Statistics are int64, whatever the flag says outside the trace that made the float64 operands.
+    # Statistics are int64, whatever the flag says outside the trace that made the operands.
     with jax.enable_x64(True):
         return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import _stages
+from . import _field, _stages
 from ._compat import Primitive, batching, evaluate_eagerly
 from ._dimensions import Groups
 from ._operand import view
@@ -25,7 +25,7 @@ ozaki_statistics_p = Primitive("ozaki_statistics")
 """Scales int32[*batch, *free] and statistics int64[*batch, *free, 5]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
-"""Residues uint8[*batch, moduli, *free, padded k], scales and statistics."""
+"""Residues uint8[*batch, moduli, *free, padded k], twice the moduli where complex, scales and statistics."""
 
 
 def statistics(x: Array, groups: Groups, moduli: int) -> tuple[Array, Array]:
@@ -58,7 +58,8 @@ def _statistics_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
 @ozaki_quantize_p.def_abstract_eval
 def _quantize_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
     batch, free, k = _shapes(x, groups)
-    residues = jax.core.ShapedArray((*batch, moduli, *free, padded_k(k)), jnp.uint8)
+    planes = _field.of(x.dtype).parts * moduli
+    residues = jax.core.ShapedArray((*batch, planes, *free, padded_k(k)), jnp.uint8)
     return [residues, *_row_avals(x, groups)]
 
 

@@ -1,4 +1,4 @@
-"""Evaluating a jaxpr with its float64 products replaced.
+"""Evaluating a jaxpr with its float64 and complex128 products replaced.
 
 ``jnp``'s functions are traced as they are and their ``dot_general`` equations evaluated here: promotion,
 weak types, shapes and errors are jnp's own.
@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from . import _dimensions, _prepare, _primitive
+from . import _complex, _dimensions, _field, _prepare, _primitive
 from ._compat import convert_element_type, dot_general_p, jit_p
 from ._contract import Contract
+from ._dimensions import DimensionNumbers
 from ._prepare import Prepared
 from ._report import Report, report
 
@@ -23,7 +24,7 @@ Value = Any
 
 
 class Rewriter:
-    """Evaluates jaxprs with every float64 product under ``contract``, and collects reports if asked."""
+    """Evaluates jaxprs with every float64 and complex128 product under ``contract``, and collects reports if asked."""
 
     def __init__(self, contract: Contract, workspace_bytes: int, return_report: bool = False) -> None:
         self.contract = contract
@@ -63,9 +64,20 @@ class Rewriter:
             if self.return_report:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
             return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        lhs, rhs = _float64(lhs), _float64(rhs)
+        lhs, rhs = _wide(lhs), _wide(rhs)
+        arguments = lhs, rhs, dimension_numbers, params["out_sharding"]
+        if lhs.dtype != rhs.dtype:
+            product = _complex.mixed(*arguments, self._multiply)
+        elif lhs.dtype == jnp.complex128 and contract.kind not in _complex.MODULAR:
+            product = _complex.embedded(*arguments, self._multiply)
+        else:
+            product = self._multiply(*arguments)
+        return convert_element_type(product, result.dtype, weak_type=result.weak_type)
+
+    def _multiply(self, lhs: Value, rhs: Value, dimension_numbers: DimensionNumbers, out_sharding: Any) -> Array:
+        """An emulated product of operands of one dtype, and its report if asked."""
         if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
-            if params["out_sharding"] is not None:
+            if out_sharding is not None:
                 raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
             product = _prepare.multiply(
                 lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=self.workspace_bytes
@@ -75,26 +87,27 @@ class Rewriter:
                 lhs,
                 rhs,
                 dimension_numbers=dimension_numbers,
-                contract=contract,
+                contract=self.contract,
                 workspace_bytes=self.workspace_bytes,
-                out_sharding=params["out_sharding"],
+                out_sharding=out_sharding,
             )
         if self.return_report:
-            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
-        return convert_element_type(product, result.dtype, weak_type=result.weak_type)
+            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, self.contract))
+        return product
 
 
 def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
-    """Whether a product of these dtypes is float64: the result is, or both operands are; a float32 product
-    of a weakly typed operand is not."""
-    return result == jnp.float64 or lhs == rhs == jnp.float64
+    """Whether a product of these dtypes is float64 or complex128: the result is, or both operands are; a float32
+    product of a weakly typed operand is not."""
+    return result in _field.DTYPES or (lhs in _field.DTYPES and rhs in _field.DTYPES)
 
 
 def _array(value: Value) -> Any:
     return value.array if isinstance(value, Prepared) else value
 
 
-def _float64(value: Value) -> Any:
-    if isinstance(value, Prepared) or value.dtype == jnp.float64:
+def _wide(value: Value) -> Any:
+    if isinstance(value, Prepared) or value.dtype in _field.DTYPES:
         return value
-    return lax.convert_element_type(value, jnp.float64)
+    wide = jnp.complex128 if jnp.iscomplexobj(value) else jnp.float64
+    return lax.convert_element_type(value, wide)
