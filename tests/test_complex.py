@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 import generators
 import jax_ozaki as jo
 import oracle
-from jax_ozaki import Contract, _complex, _moduli, _operand, _reference, _stages
+from jax_ozaki import Contract, _complex, _field, _moduli, _operand, _reference, _stages
 from jax_ozaki._dimensions import Groups
 from oracle import assert_same_bits
 
@@ -92,8 +92,7 @@ def test_a_real_row_as_a_complex_one_keeps_its_scale_of_parts():
     """Zero imaginary parts change no statistic but the chunks' boundaries: nnz counts parts."""
     a = np.random.default_rng(5).standard_normal((3, 64))
     groups = Groups((), (0,), (1,))
-    of_complex = _reference.stats(_operand.view(jnp.asarray(a + 0j), groups), N)[1]
-    of_real = _reference.stats(_operand.view(jnp.asarray(a), groups), N)[1]
+    of_complex, of_real = (jax.jit(lambda x: _reference.stats(_operand.view(x, groups), N)[1])(x) for x in (a + 0j, a))
     np.testing.assert_array_equal(of_complex, of_real)
 
 
@@ -101,30 +100,42 @@ def test_a_real_row_as_a_complex_one_keeps_its_scale_of_parts():
 def test_the_reference_is_the_definition(n):
     """The stages in pure JAX, as a platform without handlers runs them."""
     a, b, _ = generators.problems(np.random.default_rng(n), 17, 3, 40, 4, moduli=n, make=operands)
-    rows, columns = (_operand.Operand(jnp.asarray(x), order) for x, order in ((a, "brk"), (b, "bkr")))
-    lhs, lhs_scale, _ = _reference.quantize(rows, n)
-    rhs, rhs_scale, _ = _reference.quantize(columns, n)
-    v = _reference.grouped_mma(lhs, rhs, field=rows.field)
-    assert_same_bits(_reference.combine(v, lhs_scale, rhs_scale, rows, columns, n), product(a, b, n))
+
+    @jax.jit
+    def multiply(a, b):
+        rows, columns = _operand.Operand(a, "brk"), _operand.Operand(b, "bkr")
+        (lhs, lhs_scale, _), (rhs, rhs_scale, _) = (_reference.quantize(x, n) for x in (rows, columns))
+        v = _reference.grouped_mma(lhs, rhs, field=rows.field)
+        return _reference.combine(v, lhs_scale, rhs_scale, rows, columns, n)
+
+    assert_same_bits(multiply(a, b), product(a, b, n))
 
 
-@pytest.mark.parametrize("order", ["brk", "bkr", "rbk", "kbr"])
-def test_stages_equal_the_reference(order):
+@pytest.mark.parametrize(
+    ("shape", "n"), [((2, 37, 530), 16), ((3, 5, 17), 18), ((1, 1, 200), 2), ((2, 40, 1), 13)], ids=str
+)
+def test_stages_equal_the_reference(shape, n):
     """Scales, statistics and residues of every layout, read as it lies."""
     stages = _stages.by_platform()["cpu"]
-    for shape, n in (((2, 37, 530), 16), ((3, 5, 17), 18), ((1, 1, 200), 2), ((2, 40, 1), 13)):
-        rows = generators.special_values if shape[2] == 17 else generators.phi(2)
-        x = np.ascontiguousarray(rows(np.random.default_rng(1), (*shape[:2], 2 * shape[2]))).view(np.complex128)
-        operand = _operand.Operand(jnp.asarray(np.transpose(x, ["brk".index(axis) for axis in order])), order)
-        residues, scale, table = stages.quantize(operand, n)
-        expected, expected_scale, expected_table = _reference.quantize(operand, n)
-        np.testing.assert_array_equal(scale, expected_scale)
-        np.testing.assert_array_equal(table, expected_table)
-        for given, by_stats in zip((scale, table), stages.stats(operand, n), strict=True):
-            np.testing.assert_array_equal(given, by_stats)
-        moduli = np.array(operand.field.planes(n))[:, None, None]
-        np.testing.assert_array_equal(residues % moduli, expected % moduli)
-        np.testing.assert_array_equal(residues, stages.residues(operand, scale, n))
+    rows = generators.special_values if shape[2] == 17 else generators.phi(2)
+    x = np.ascontiguousarray(rows(np.random.default_rng(1), (*shape[:2], 2 * shape[2]))).view(np.complex128)
+    reference = jax.jit(lambda x: _reference.quantize(_operand.Operand(x, "brk"), n))(x)
+    moduli = np.array(_field.COMPLEX.planes(n))[:, None, None]
+    for order in ("brk", "bkr", "rbk", "kbr"):
+        array = jnp.asarray(np.transpose(x, ["brk".index(axis) for axis in order]))
+
+        @jax.jit
+        def run(array, order=order):
+            operand = _operand.Operand(array, order)
+            quantized = stages.quantize(operand, n)
+            return quantized, stages.stats(operand, n), stages.residues(operand, quantized[1], n)
+
+        (residues, *statistics), by_stats, by_scale = run(array)
+        for given, also, expected in zip(statistics, by_stats, reference[1:], strict=True):
+            np.testing.assert_array_equal(given, expected)
+            np.testing.assert_array_equal(given, also)
+        np.testing.assert_array_equal(residues % moduli, reference[0] % moduli)
+        np.testing.assert_array_equal(residues, by_scale)
         assert not np.asarray(residues)[..., shape[2] :].any()
 
 
