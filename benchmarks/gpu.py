@@ -1,11 +1,13 @@
-"""Speed of emulated float64 products on a GPU, through JAX, beside jnp.dot in the same process.
+"""Speed of emulated float64 or complex128 products on a GPU, through JAX, beside jnp.dot in the same process.
 
     python benchmarks/gpu.py --output benchmarks/results/h200/speed.json [--merge]
-        [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.1] [--rounds 5] [--torch]
+        [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.1] [--rounds 5]
+        [--torch]
 
 Times are medians of sustained runs (see timing.py): of calls of a jitted product and, up to n = 4096, of
 products inside one program (ms_graph), where XLA's dispatch of a call does not count. Stages are timed each
-alone. Errors are |C - AB| / (|A||B|) of sampled outputs, in units of 2^-53, against exact arithmetic.
+alone. Errors are |C - AB| / (|A||B|) of sampled outputs, absolute values of complex numbers, in units of
+2^-53, against exact arithmetic.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from records import existing_rows, merged, save
 from timing import Variant, Watch, query_gpu, take_turns
 
 import jax_ozaki as jo
-from jax_ozaki import Contract, _ffi, _stages
+from jax_ozaki import Contract, _ffi, _field, _stages
 from jax_ozaki._operand import Operand
 
 GRAPH_SIZE = 4096
@@ -39,9 +41,11 @@ KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_
 Product = Callable[[Array, Array], Array]
 
 
-@partial(jax.jit, static_argnums=1)
-def random_matrix(seed: int, n: int) -> Array:
-    """(rand - 1/2) exp(randn / 2), with row and column factors in [1, 2): off every 2^-53 grid."""
+@partial(jax.jit, static_argnums=(1, 2))
+def random_matrix(seed: int, n: int, dtype: str = "float64") -> Array:
+    """(rand - 1/2) exp(randn / 2), with row and column factors in [1, 2): off every 2^-53 grid. So both parts."""
+    if dtype == "complex128":
+        return lax.complex(*(random_matrix(10 * seed + part, n) for part in range(2)))
     keys = jax.random.split(jax.random.key(seed), 4)
     spread = jnp.exp(0.5 * jax.random.normal(keys[1], (n, n)))
     rows = jax.random.uniform(keys[2], (n, 1), minval=1, maxval=2)
@@ -55,7 +59,8 @@ def repeated(product: Product) -> Callable[..., Array]:
     def run(a: Array, b: Array, c: Array) -> Array:
         def step(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             b, c = carry
-            b = b.at[0, 0].set(jnp.copysign(b[0, 0], c[0, 0]))
+            sign = jnp.copysign(1.0, c[0, 0].real * b[0, 0].real)
+            b = b.at[0, 0].multiply(sign)
             return b, product(a, b)
 
         return lax.fori_loop(0, GRAPH_PRODUCTS, step, (b, c))[1]
@@ -65,6 +70,7 @@ def repeated(product: Product) -> Callable[..., Array]:
 
 def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, float]]:
     """Every stage alone, with the bytes that it must read and write (operations for grouped_mma)."""
+    field = _field.of(a.dtype)
     stages = _stages.by_platform()["cuda" if jax.default_backend() == "gpu" else "cpu"]
     n = len(a)
     lhs, rhs = (lambda x: Operand(x[None], "brk")), (lambda x: Operand(x[None], "bkr"))
@@ -73,7 +79,7 @@ def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, 
         for side, view in (("lhs", lhs), ("rhs", rhs))
     }
     statistics = jax.jit(lambda x: stages.stats(rhs(x), moduli))
-    multiply = jax.jit(stages.grouped_mma)
+    multiply = jax.jit(partial(stages.grouped_mma, field=field))
     combine = jax.jit(lambda v, mu, nu, a, b: stages.combine(v, mu, nu, lhs(a), rhs(b), moduli))
 
     (ra, mu, _), (rb, nu, _) = quantize["lhs"](a), quantize["rhs"](b)
@@ -82,7 +88,7 @@ def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, 
         "stats": (Variant(partial(statistics, b)), b.nbytes),
         "quantize_lhs": (Variant(partial(quantize["lhs"], a)), a.nbytes + ra.nbytes),
         "quantize_rhs": (Variant(partial(quantize["rhs"], b)), b.nbytes + rb.nbytes),
-        "grouped_mma": (Variant(partial(multiply, ra, rb)), 2 * moduli * n**3),
+        "grouped_mma": (Variant(partial(multiply, ra, rb)), 2 * field.parts * moduli * n**3),
         "combine": (Variant(partial(combine, v, mu, nu, a, b)), v.nbytes + a.nbytes),
     }
 
@@ -146,17 +152,21 @@ class Exact:
     def __init__(self, a: Array, b: Array) -> None:
         self.rows, self.columns = (np.linspace(0, len(a) - 1, SAMPLES, dtype=int) for _ in range(2))
         left, right = np.asarray(a[self.rows]), np.asarray(b[:, self.columns]).T
-        self.terms = [[[*split_product(x, y).ravel().tolist()] for y in right] for x in left]
         self.scale = abs(left) @ abs(right).T
+        parts = [(left, right)]
+        if np.iscomplexobj(left):
+            left, re, im = np.hstack([left.real, left.imag]), right.real, right.imag
+            parts = [(left, np.hstack(columns)) for columns in ((re, -im), (im, re))]
+        self.terms = [[[[*split_product(x, y).ravel().tolist()] for y in right] for x in left] for left, right in parts]
 
     def error(self, c: Array) -> float:
         """max |C - AB| / (|A||B|) over the samples, in units of 2^-53."""
         sample = np.asarray(c[self.rows][:, self.columns])
         errors = [
-            [math.fsum([*terms, -x]) for terms, x in zip(*row, strict=True)]
-            for row in zip(self.terms, sample.tolist(), strict=True)
+            [[math.fsum([*terms, -x]) for terms, x in zip(*row, strict=True)] for row in zip(of_part, part, strict=True)]
+            for of_part, part in zip(self.terms, (sample.real.tolist(), sample.imag.tolist()), strict=False)
         ]
-        return float((abs(np.array(errors)) / self.scale).max() * 2**53)
+        return float((np.linalg.norm(errors, axis=0) / self.scale).max() * 2**53)
 
 
 def split_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -185,16 +195,17 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
     with Watch() as watch:
         take_turns([*calls, *graphs], seconds=options.seconds, rounds=options.rounds)
     state = watch.summary()
-    counts = [contract.modulus_count(n) for contract in contracts]
+    counts = [contract.modulus_count(n, a.dtype) for contract in contracts]
     del results
-    stages = time_stages(a, b, sorted({c.modulus_count(n) for c in options.stages}), options)
+    stages = time_stages(a, b, sorted({c.modulus_count(n, a.dtype) for c in options.stages}), options)
+    operations = 8 * n**3 if jnp.iscomplexobj(a) else 2 * n**3
 
     rows = []
     for i, (contract, call) in enumerate(zip(contracts, calls, strict=True)):
         row = {
             "method": method if i else "jnp.dot",
             "contract": str(contract),
-            "dtype": "float64",
+            "dtype": a.dtype.name,
             **dict.fromkeys("mnk", n),
             "batch": 1,
             "moduli": counts[i],
@@ -202,7 +213,7 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
             "ms_min": min(call.ms),
             "native_ms": calls[0].median,
             "ratio": calls[0].median / call.median,
-            "tflops": 2 * n**3 / call.median / 1e9,
+            "tflops": operations / call.median / 1e9,
             "max_error": errors[i],
             "stages_ms": {},
         }
@@ -232,6 +243,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=("float64", "complex128"), default="float64")
     contracts = ["moduli(14)", "moduli(15)", "mantissa(53)", "normwise(2)"]
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--contracts", type=Contract.parse, nargs="+", default=list(map(Contract.parse, contracts)))
@@ -265,7 +277,7 @@ def main() -> None:
         "rounds": options.rounds,
     }
     largest = max(options.sizes)
-    a, b = (random_matrix(seed, largest) for seed in (1, 2))
+    a, b = (random_matrix(seed, largest, options.dtype) for seed in (1, 2))
     rows: list[dict[str, Any]] = []
     for n in options.sizes:
         rows += measure(a[:n, :n], b[:n, :n], " ".join(["jax_ozaki", *chosen]), options)

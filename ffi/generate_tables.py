@@ -19,6 +19,7 @@ from types import ModuleType
 FLOAT_BITS = 0x4B000000  # the bit pattern of the float 2^23
 FLOAT_BIAS = Fraction(2**23 - 32768 + 256) - Fraction(1, 2)
 SUM_LIMIT = 2**20  # sums of bytes times weights stay below
+WIDE_COMPLEX_LIMIT = 2**21  # those of both parts of a complex number, twelve bytes each
 DIGIT_LIMIT = 2**31  # and sums of digits times weights below this
 NARROW_OFFSET, WIDE_OFFSET, WIDE_DIGIT_OFFSET = 2**63, 2**95, 2**79
 NARROW_DIGIT, WIDE_DIGIT = 22, 20  # bits
@@ -54,8 +55,8 @@ def limbs(value: int, count: int) -> list[int]:
 
 
 def float32(value: Fraction) -> float:
-    """A value near 1/200 rounded to the nearest float32."""
-    scale = 2**31  # 24 bits and 7 leading zeros
+    """A value below 1 rounded to the nearest float32."""
+    scale = 2 ** (23 + ((value.denominator - 1) // value.numerator).bit_length())
     nearest = round(value * scale)
     assert 2**23 <= nearest < 2**24
     return nearest / scale
@@ -73,6 +74,12 @@ def mod_p_float(s: int, p: int) -> int:
     return (s - p * (FLOAT_BITS + quotient - 2**23)) & 255
 
 
+def check_mod_p_float(p: int, limit: int) -> None:
+    for v in (*range(0, limit, 97), *range(limit - 2 * p, limit)):
+        r = mod_p_float(float_zero(p) + v, p)
+        assert (r - v) % p == 0 and (r <= p or p == 256)
+
+
 def check_residues(p: int) -> None:
     rng = random.Random(p)
     values = [0, 1, -1, p, -p, 2**63 - 1, -(2**63), 2**79 - 1, -(2**79), 2**95 - 1, -(2**95)]
@@ -87,38 +94,65 @@ def check_residues(p: int) -> None:
             assert s - float_zero(p) < SUM_LIMIT
             r = mod_p_float(s, p)
             assert (r - x) % p == 0 and (r <= p or p == 256)
-    for v in range(0, SUM_LIMIT, 97):
-        r = mod_p_float(float_zero(p) + v, p)
-        assert (r - v) % p == 0 and (r <= p or p == 256)
-    # The multiply-and-shift quotient is exact below 2^31: its multiplier is at most p / 2^39 too big.
-    assert 0 <= reciprocal(p) * p - 2**39 <= 2**8 and reciprocal(p) < 2**32
+    check_mod_p_float(p, SUM_LIMIT)
+    # The multiply-and-shift quotient is exact below 2^31: its multiplier is at most 2^-31 too big.
+    factor, shift = reciprocal(p)
+    assert 0 <= factor * p - 2**shift <= 2 ** (shift - 31) and factor < 2**32
     for bits, count, top in ((NARROW_DIGIT, 3, 20), (WIDE_DIGIT, 4, 20)):
         largest = [2**bits - 1] * (count - 1) + [2**top - 1]
         assert p + dot(largest, powers(p, bits, count)) < DIGIT_LIMIT
 
 
-def check_crt(m: ModuleType, n: int) -> None:
-    crt, p, rng = m.crt(n), m.MODULI[:n], random.Random(n)
+def check_imaginary_units(m: ModuleType, p: int) -> None:
+    s = m.imaginary_unit(p)
+    assert (s * s + 1) % p == 0 and 0 < s < p - s
+    for root in (s, p - s):
+        _, narrow, narrow_zero, wide, wide_zero = imaginary_unit(p, root)
+        for weights, im, zero, limit in (
+            (powers(p, 8, 8), narrow, narrow_zero, SUM_LIMIT),
+            (powers(p, 8, 12), wide, wide_zero, WIDE_COMPLEX_LIMIT),
+        ):
+            offset = NARROW_OFFSET if len(weights) == 8 else WIDE_OFFSET
+            im = [w >> shift & 255 for w in im for shift in range(0, 32, 8)]
+            assert zero - float_zero(p) + 255 * (sum(weights) + sum(im)) < limit
+            rng = random.Random(root)
+            for _ in range(200):
+                re, of_im = (rng.randrange(-offset, offset) for _ in range(2))
+                digits = [(x + offset).to_bytes(len(weights), "little") for x in (re, of_im)]
+                r = mod_p_float(zero + dot(digits[0], weights) + dot(digits[1], im), p)
+                assert (r - re - root * of_im) % p == 0 and r <= p
+    check_mod_p_float(p, WIDE_COMPLEX_LIMIT)
+
+
+def check_crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
+    crt, p, rng = m.crt(n, moduli), moduli[:n], random.Random(n)
     cofactors = [multipliers(group) for group in crt.groups]
     assert max(map(max, cofactors)) < 2**16
     limit = int(Fraction(crt.product) * Fraction(127, 256))
     for x in [0, 1, -1, limit, -limit] + [rng.randint(-limit, limit) for _ in range(500)]:
         v = [x * inv % q for inv, q in zip(crt.inverses, p, strict=True)]
         v = [q if r == 0 and q < 256 and rng.random() < 0.5 else r for r, q in zip(v, p, strict=True)]
+        # The real part of a complex product is a sum of two: x inv = plus + minus.
+        if moduli == m.COMPLEX_MODULI and rng.random() < 0.5:
+            v = [r + q for r, q in zip(v, p, strict=True)]
         y = [dot(v[m.GROUP_SIZE * g :][: len(c)], c) for g, c in enumerate(cofactors)]
-        assert max(y) < 2**26
+        assert max(y) < (2**27 if moduli == m.COMPLEX_MODULI else 2**26)
         scaled = dot(y, crt.group_factors) + (1 << m.QUOTIENT_SHIFT - 1)
         assert scaled < 2**64
         assert dot(y, crt.group_weights) - (scaled >> m.QUOTIENT_SHIFT) * crt.product == x
 
 
-def check_bound(m: ModuleType, n: int) -> None:
-    h = Fraction(m.bound(n).mantissa) * Fraction(2) ** m.bound(n).exponent
-    assert h < (2**63 if n <= 16 else 2**79)  # what the quantizers and the digits hold
+def check_bound(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
+    bound = m.bound(n, moduli)
+    h = Fraction(bound.mantissa) * Fraction(2) ** bound.exponent
+    narrow = 17 if moduli == m.COMPLEX_MODULI else 16
+    assert h < (2**63 if n <= narrow else 2**79)  # what the quantizers and the digits hold
 
 
-def reciprocal(p: int) -> int:
-    return -(-(2**39) // p)
+def reciprocal(p: int) -> tuple[int, int]:
+    """The factor 2^shift / p, rounded up, and the shift."""
+    shift = 31 + (p - 1).bit_length()
+    return -(-(2**shift) // p), shift
 
 
 def multipliers(group: tuple[int, ...]) -> list[int]:
@@ -140,7 +174,7 @@ def modulus(p: int) -> list[object]:
     zero = float_zero(p)
     return [
         p,
-        reciprocal(p),
+        *reciprocal(p),
         float32(Fraction(1, p)),
         zero,
         words(powers(p, 8, 8)),
@@ -154,31 +188,71 @@ def modulus(p: int) -> list[object]:
     ]
 
 
-def epilogue_weights(m: ModuleType, n: int) -> list[int]:
-    inverses = m.crt(n).inverses
-    return [words(powers(p, 8, 4, inv))[0] for p, inv in zip(m.MODULI[:n], inverses, strict=True)]
+def imaginary_unit(p: int, root: int) -> list[object]:
+    zero = float_zero(p)
+    return [
+        root,
+        words(powers(p, 8, 8, root)),
+        zero + -NARROW_OFFSET * (1 + root) % p,
+        words(powers(p, 8, 12, root)),
+        zero + -WIDE_OFFSET * (1 + root) % p,
+    ]
 
 
-def crt(m: ModuleType, n: int) -> list[object]:
-    c = m.crt(n)
+def imaginary_units(m: ModuleType, p: int) -> list[object]:
+    s = m.imaginary_unit(p)
+    return [imaginary_unit(p, s), imaginary_unit(p, p - s), words([p - s, s])[0]]
+
+
+def inverses(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[int]:
+    """(P / p_i)^-1 mod p_i; for complex products half of it."""
+    of_set = m.crt(n, moduli).inverses
+    if moduli == m.MODULI:
+        return list(of_set)
+    return [x * pow(2, -1, p) % p for x, p in zip(of_set, moduli, strict=False)]
+
+
+def crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[object]:
+    c = m.crt(n, moduli)
     return [
         [x for group in c.groups for x in multipliers(group)],
         list(c.group_factors),
         [limbs(w, c.limbs) for w in c.group_weights],
         limbs(2 ** (32 * c.limbs) - c.product, c.limbs),
-        epilogue_weights(m, n),
+        [words(powers(p, 8, 4, x))[0] for p, x in zip(moduli, inverses(m, n, moduli), strict=False)],
     ]
 
 
-def tables(m: ModuleType) -> str:
-    counts = range(m.MIN_MODULI, m.MAX_MODULI + 1)
-    for p in m.MODULI:
+def of_set(m: ModuleType, moduli: tuple[int, ...], name: str) -> list[str]:
+    """The tables of one modulus set; ``name`` distinguishes theirs."""
+    counts = range(m.MIN_MODULI, len(moduli) + 1)
+    for p in moduli:
         check_residues(p)
     for n in counts:
-        check_crt(m, n)
-        check_bound(m, n)
-    bounds = [[0, 0]] * m.MIN_MODULI + [[m.bound(n).mantissa, m.bound(n).exponent] for n in counts]
-    inverses = [[]] * m.MIN_MODULI + [list(m.crt(n).inverses) for n in counts]
+        check_crt(m, n, moduli)
+        check_bound(m, n, moduli)
+    bounds = [[0, 0]] * m.MIN_MODULI + [list(m.bound(n, moduli)) for n in counts]
+    of_count = [[]] * m.MIN_MODULI + [inverses(m, n, moduli) for n in counts]
+    size = f"kMax{name}Moduli"
+    lines = [
+        f"constexpr Table<Modulus, {size}> k{name}Moduli = {{{{",
+        *(f"    {braces(modulus(p))}," for p in moduli),
+        "}};",
+        "",
+        f"constexpr Table<Bound, {size} + 1> k{name}Bounds = {{{braces(bounds)}}};",
+        f"constexpr uint32_t k{name}Inverses[{size} + 1][{size}] = {braces(of_count)};",
+        "",
+        "template <int N>",
+        f"constexpr Crt<N> k{name}Crt = {{}};",
+    ]
+    for n in counts:
+        lines += ["template <>", f"constexpr Crt<{n}> k{name}Crt<{n}> = {braces(crt(m, n, moduli))};"]
+    return [*lines, ""]
+
+
+def tables(m: ModuleType) -> str:
+    for p in m.COMPLEX_MODULI:
+        check_imaginary_units(m, p)
     lines = [
         "// Written by generate_tables.py from _moduli.py: do not edit.",
         "#pragma once",
@@ -188,24 +262,19 @@ def tables(m: ModuleType) -> str:
         "namespace ozaki {",
         "",
         f"constexpr int kMinModuli = {m.MIN_MODULI}, kMaxModuli = {m.MAX_MODULI};",
+        f"constexpr int kMaxComplexModuli = {m.MAX_COMPLEX_MODULI};",
         f"constexpr int kChunk = {m.CHUNK};  // consecutive k joined exactly in the statistics",
         f"constexpr int kKBlock = {m.K_BLOCK};  // longest k that a 32-bit accumulator holds",
         f"constexpr int kQuotientShift = {m.QUOTIENT_SHIFT};",
         "",
-        "using ModulusTable = Table<Modulus, kMaxModuli>;",
-        "constexpr ModulusTable kModuli = {{",
-        *(f"    {braces(modulus(p))}," for p in m.MODULI),
+        "// Indexed by the number of moduli: bounds, CRTs, and inverses[N][i] = (P / p_i)^-1 mod p_i.",
+        *of_set(m, m.MODULI, ""),
+        "// The same for complex products, with half of each inverse.",
+        *of_set(m, m.COMPLEX_MODULI, "Complex"),
+        "constexpr Table<ImaginaryUnits, kMaxComplexModuli> kImaginaryUnits = {{",
+        *(f"    {braces(imaginary_units(m, p))}," for p in m.COMPLEX_MODULI),
         "}};",
-        "",
-        "// Indexed by the number of moduli; kInverses[N][i] is (P / p_i)^-1 mod p_i.",
-        f"constexpr Table<Bound, kMaxModuli + 1> kBounds = {{{braces(bounds)}}};",
-        f"constexpr uint32_t kInverses[kMaxModuli + 1][kMaxModuli] = {braces(inverses)};",
-        "",
-        "template <int N>",
-        "constexpr Crt<N> kCrt = {};",
     ]
-    for n in counts:
-        lines += ["template <>", f"constexpr Crt<{n}> kCrt<{n}> = {braces(crt(m, n))};"]
     return "\n".join([*lines, "", "}  // namespace ozaki", ""])
 
 

@@ -15,7 +15,8 @@ from typing import Any, Literal, cast, get_args
 
 import jax
 
-from . import _moduli
+from . import _field, _moduli
+from ._field import Field
 
 Kind = Literal["moduli", "mantissa", "normwise", "native"]
 
@@ -35,6 +36,10 @@ class Contract:
     ``normwise(c)``     \\|C - AB\\|_ij <= c u norm2(a_i) norm2(b_j)
     ``native()``        XLA's own dot_general; no emulation
     ==================  ==========================================================================
+
+    In a complex product norm2 is that of complex vectors, an element has two parts that are each kept to
+    2^-bits of the largest part, the real and the imaginary part are each rounded once, and the bound holds
+    for the absolute value of the complex error, hence for either part.
 
     Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
     infinity. Contracts are hashable, compare by value and are part of the jit key.
@@ -136,7 +141,7 @@ class Contract:
                 c = {"sqrt_k": "(1 + sqrt(k))", "k": "(1 + k)"}.get(str(self.parameter), str(self.parameter))
                 return f"|C - AB| <= {c} 2^-53 norm2(row) norm2(column)"
             case _:
-                return "XLA's own float64 product, no bound stated"
+                return "XLA's own product, no bound stated"
 
     def error_factor(self, k: int) -> float | None:
         """c of ``normwise`` for a contraction of length ``k``; None where the contract has no bound."""
@@ -150,29 +155,37 @@ class Contract:
             case _:
                 return float(self.parameter)  # type: ignore[arg-type]
 
-    @cache  # noqa: B019 -- contracts are few and small
-    def modulus_count(self, k: int) -> int:
-        """The number of moduli for a contraction of length ``k``; 0 for ``native``.
+    def modulus_count(self, k: int, dtype: Any = "float64") -> int:
+        """The number of moduli for a contraction of length ``k`` of float64 or complex128; 0 for ``native``.
 
         Raises ValueError where no modulus set keeps the promise.
         """
+        return self._modulus_count(k, _field.of(dtype))
+
+    @cache  # noqa: B019 -- contracts are few and small
+    def _modulus_count(self, k: int, field: Field) -> int:
+        most = len(field.moduli)
         if self.kind == "native":
             return 0
         if self.kind == "moduli":
             n = int(self.parameter)  # type: ignore[arg-type]
-            if _headroom(n, k) is None:
+            if n > most:
+                raise ValueError(f"{self} has more moduli than a {field.dtype} product can use: {most} at most.")
+            if _headroom(n, k, field) is None:
                 raise ValueError(f"{self} has too few moduli for a contraction of length k={k}: take more moduli.")
             return n
-        candidates = range(_moduli.MIN_MODULI, _moduli.MAX_MODULI + 1)
-        found = bisect_left(candidates, True, key=lambda n: self._holds(n, k))  # more moduli hold more
+        candidates = range(_moduli.MIN_MODULI, most + 1)
+        found = bisect_left(candidates, True, key=lambda n: self._holds(n, k, field))  # more moduli hold more
         if found < len(candidates):
             return candidates[found]
-        raise ValueError(f"{self} cannot be kept for a contraction of length k={k} with {_moduli.MAX_MODULI} moduli.")
+        raise ValueError(f"{self} cannot be kept for a contraction of length k={k} with {most} moduli.")
 
-    def _holds(self, n: int, k: int) -> bool:
-        headroom = _headroom(n, k)
+    def _holds(self, n: int, k: int, field: Field) -> bool:
+        headroom = _headroom(n, k, field)
         if headroom is None:
             return False
+        c = self.error_factor(k)
+        k *= field.parts  # of the real rows and columns whose norms and roundings count
         if self.kind == "mantissa":
             # norm2(a_i) <= sqrt(k) max|a_i|, where the integer norm is at most sqrt(k) (max + 2^-15 max).
             return headroom**2 >= k * _MANTISSA_ROUNDING * (1 << 2 * int(self.parameter))  # type: ignore[arg-type]
@@ -183,10 +196,11 @@ class Contract:
         if rounding >= 1:
             return False
         step = _ceil_sqrt(k << 64) * Fraction(1, 2**32) / (1 - rounding) / headroom
-        c = self.error_factor(k)
         assert c is not None
         # sqrt(k)/2 (2^-mu ||b|| + 2^-nu ||a||) + k/4 2^-(mu+nu) <= (2 step + step^2) ||a|| ||b||, and the
-        # final rounding of a result that exceeds |AB| by that much.
+        # final rounding of a result that exceeds |AB| by that much. Complex too: with d and e the roundings of
+        # row and column, ||d|| <= sqrt(2k)/2 2^-mu over their 2k parts, |C - AB| before the last rounding is
+        # |d b + a e + d e| <= ||d|| ||b|| + ||a|| ||e|| + ||d|| ||e||, and rounding both parts adds u |C|.
         return (2 * step + step**2) * (1 + Fraction(1, 2**53)) <= (Fraction(c) - 1) / 2**53
 
 
@@ -199,11 +213,12 @@ def _ceil_sqrt(x: int) -> int:
     return math.isqrt(x - 1) + 1 if x else 0
 
 
-def _headroom(n: int, k: int) -> Fraction | None:
-    """H - sqrt(k)/2, rounded down: the norm a row of k nonzeros may have; None if H <= sqrt(k)."""
-    mantissa, exponent = _moduli.bound(n)
+def _headroom(n: int, k: int, field: Field) -> Fraction | None:
+    """H - sqrt(z)/2, rounded down: the norm a row of z nonzeros may have, z = k times the parts of an element;
+    None if H <= sqrt(z)."""
+    mantissa, exponent = _moduli.bound(n, field.moduli)
     unit = Fraction(1 << max(exponent, 0), 1 << max(-exponent, 0))
-    root = _ceil_sqrt(k)
+    root = _ceil_sqrt(field.parts * k)
     return (mantissa - 1) * unit - Fraction(root, 2) if mantissa * unit > root else None
 
 

@@ -22,7 +22,7 @@ from ._switch import Switch
 
 
 class enable:
-    """A block in which every float64 product is emulated when it is lowered.
+    """A block in which every float64 and complex128 product is emulated when it is lowered.
 
     It reaches what :func:`emulate` cannot: products that a library's primitive creates when it is lowered, in which
     no jaxpr shows them. What counts is the block in which a program is *lowered*: for a jitted function, that of

@@ -1,4 +1,4 @@
-"""Evaluating a jaxpr with its float64 products replaced.
+"""Evaluating a jaxpr with its float64 and complex128 products replaced.
 
 ``jnp``'s functions are traced as they are and their ``dot_general`` equations evaluated here: promotion,
 weak types, shapes and errors are jnp's own.
@@ -20,13 +20,13 @@ from ._contract import Contract
 from ._jaxpr import alone
 from ._prepare import Prepared
 from ._report import Report, report
-from ._rewrite import Value, emulates, float64, multiply
+from ._rewrite import Value, emulates, multiply
 from ._settings import Settings
 from ._substitute import Substitution
 
 
 class Rewriter:
-    """Evaluates jaxprs with every float64 product under ``contract``, and collects reports if asked."""
+    """Evaluates jaxprs with every float64 and complex128 product under ``contract``, and collects reports if asked."""
 
     def __init__(self, contract: Contract, workspace_bytes: int, return_report: bool = False) -> None:
         self.contract = contract
@@ -74,9 +74,12 @@ class Rewriter:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
             with _switch.native() if contract.kind == "native" else nullcontext():
                 return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        if self.return_report:
-            self.reports.append(report(_array(float64(lhs)), _array(float64(rhs)), dimension_numbers, contract))
-        return multiply(lhs, rhs, params, result, contract, self.workspace_bytes)
+
+        def observe(lhs: Value, rhs: Value, dimension_numbers: Any) -> None:
+            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
+
+        observer = observe if self.return_report else None
+        return multiply(lhs, rhs, params, result, contract, self.workspace_bytes, observer)
 
 
 def _array(value: Value) -> Any:

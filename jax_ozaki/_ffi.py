@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import jaxlib
 
-STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
+_REAL_STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
+STAGES = (*_REAL_STAGES, *(f"complex_{stage}" for stage in _REAL_STAGES))
 CUDA_STAGES = (*STAGES, "strassen_quantize", "strassen_combine")
 
 Version = tuple[int, ...]

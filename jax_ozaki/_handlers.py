@@ -15,6 +15,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from . import _ffi, _moduli
 from ._compat import initialized_platforms
+from ._field import REAL, Field
 from ._operand import Axis, Operand
 from ._plan import padded, padded_k, workspace_size
 
@@ -35,20 +36,23 @@ class Handlers:
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))
-        scale, table, _ = self._call("stats", types, operand.array, moduli=moduli, **_layout(operand))
+        scale, table, _ = self._call(operand.field.prefix + "stats", types, operand.array, moduli=moduli, **_layout(operand))
         return scale, table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
         types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
-        residues, scale, table, _ = self._call("quantize", types, operand.array, **_layout(operand))
+        stage = operand.field.prefix + "quantize"
+        residues, scale, table, _ = self._call(stage, types, operand.array, **_layout(operand))
         return residues, scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
-        return self._call("residues", _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
+        stage = operand.field.prefix + "residues"
+        return self._call(stage, _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
 
-    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
-        batch, moduli, m, _ = lhs.shape
-        return self._call("grouped_mma", _type((batch, moduli, m, padded(rhs.shape[2])), jnp.uint8), lhs, rhs)
+    def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
+        batch, planes, m, _ = lhs.shape
+        result = _type((batch, planes, m, padded(rhs.shape[2])), jnp.uint8)
+        return self._call(field.prefix + "grouped_mma", result, lhs, rhs)
 
     def combine(
         self,
@@ -61,7 +65,8 @@ class Handlers:
         stage: str = "combine",
     ) -> Array:
         strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
-        result = _type((lhs.batch, lhs.rows, rhs.rows), jnp.float64)
+        result = _type((lhs.batch, lhs.rows, rhs.rows), lhs.field.dtype)
+        stage = lhs.field.prefix + stage
         return self._call(
             stage, result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, moduli=moduli, k=lhs.k, **strides
         )
@@ -87,9 +92,10 @@ class CudaHandlers(Handlers):
             )
         return super()._call(stage, results, *operands, **attributes)
 
-    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
-        if summand or not self._partial_crt:
-            return super().grouped_mma(lhs, rhs)
+    def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
+        # Partial sums of the CRT hold the real part of a complex product only.
+        if summand or field is not REAL or not self._partial_crt:
+            return super().grouped_mma(lhs, rhs, field=field)
         batch, moduli, m, _ = lhs.shape
         groups = -(-moduli // _moduli.GROUP_SIZE)
         return self._call("grouped_mma", _type((batch, groups, m, padded(rhs.shape[2])), jnp.uint32), lhs, rhs)
@@ -98,7 +104,7 @@ class CudaHandlers(Handlers):
         """Whether one level of Strassen-Winograd is faster, and its quarters fit the workspace."""
         extents = lhs.rows, rhs.rows, lhs.k
         workspace = workspace_size(moduli, _STRASSEN_PRODUCTS * lhs.batch, *map(_half, extents))
-        if moduli > _MAX_STRASSEN_MODULI or workspace > budget:
+        if lhs.field is not REAL or moduli > _MAX_STRASSEN_MODULI or workspace > budget:
             return False
         # Measured on an H200: at 8192 more residues to move cost as much as the seventh of the work saves
         # with 15 moduli, and less with 14.
@@ -137,7 +143,7 @@ def _strassen_depth(k: int) -> int:
 
 def _partial_statistics_bytes(operand: Operand) -> int:
     """32 bytes for every chunk of a row."""
-    return 32 * operand.batch * operand.rows * -(-operand.k // _moduli.CHUNK)
+    return 32 * operand.batch * operand.rows * -(-operand.field.parts * operand.k // _moduli.CHUNK)
 
 
 def _choice(variable: str, allowed: tuple[str, ...]) -> str:
@@ -165,4 +171,5 @@ def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeSt
 
 
 def _residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
-    return _type((operand.batch, moduli, operand.rows, padded_k(operand.k)), jnp.uint8)
+    planes = operand.field.parts * moduli
+    return _type((operand.batch, planes, operand.rows, padded_k(operand.k)), jnp.uint8)

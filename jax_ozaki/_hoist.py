@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from jax import Array, lax
 
+from . import _field
 from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, groups
@@ -126,10 +127,11 @@ class Form(NamedTuple):
     def lay_out(self, x: Array, side: int) -> Array:
         return lax.reshape(lax.transpose(x, self.permutations[side]), self.shapes[side])
 
-    def residue_bytes(self, contract: Contract) -> int:
+    def residue_bytes(self, contract: Contract, dtype: Any) -> int:
         """Bytes of residues of the prepared operand."""
         shape, (axis,) = self.shapes[self.side], self.dimension_numbers[0][self.side]
-        return contract.modulus_count(shape[axis]) * math.prod(shape) // max(shape[axis], 1) * padded_k(shape[axis])
+        planes = _field.of(dtype).parts * contract.modulus_count(shape[axis], dtype)
+        return planes * math.prod(shape) // max(shape[axis], 1) * padded_k(shape[axis])
 
     def prepare(self, x: Array, contract: Contract) -> Prepared:
         x = self.lay_out(x, self.side)

@@ -22,8 +22,18 @@ MODULI: tuple[int, ...] = (
 )  # fmt: skip
 """Pairwise coprime moduli for real products; N moduli means the first N of them."""
 
+COMPLEX_MODULI: tuple[int, ...] = (
+    241, 233, 229, 221, 205, 197, 193, 181, 173, 157,
+    149, 137, 113, 109, 101, 97, 89, 61, 73, 53,
+)  # fmt: skip
+"""Pairwise coprime moduli for complex products, every prime factor of them 1 mod 4: -1 has a square root.
+
+61 before 73, which a group of the CRT can hold alone: 2^38 / 61 would exceed 32 bits.
+"""
+
 MIN_MODULI = 2
 MAX_MODULI = len(MODULI)
+MAX_COMPLEX_MODULI = len(COMPLEX_MODULI)
 
 GROUP_SIZE = 3
 """Moduli per group of the partial CRT: y_g < 3 Q_g < 2^26 for groups of three."""
@@ -38,12 +48,17 @@ K_BLOCK = 1 << 16
 """Longest contraction whose unsigned products 255^2 k fit an unsigned 32-bit accumulator."""
 
 assert 255 * 255 * K_BLOCK < 2**32
-assert all(math.gcd(p, q) == 1 for i, p in enumerate(MODULI) for q in MODULI[:i])
+assert all(math.gcd(p, q) == 1 for s in (MODULI, COMPLEX_MODULI) for i, p in enumerate(s) for q in s[:i])
+
+
+def imaginary_unit(p: int) -> int:
+    """The smallest s with s^2 = -1 mod p, for a modulus of complex products."""
+    return next(s for s in range(1, p) if (s * s + 1) % p == 0)
 
 
 @dataclass(frozen=True)
 class Crt:
-    """Constants of the Chinese remainder reconstruction for the first ``n`` moduli.
+    """Constants of the Chinese remainder reconstruction for the first ``n`` moduli of a set.
 
     With v_i = X inv_i mod p_i and groups g of consecutive moduli (Q_g their product):
     y_g = sum_i v_i Q_g/p_i,  q = round(sum_g y_g factors_g 2^-38),  X = sum_g y_g weights_g - q P.
@@ -61,9 +76,9 @@ class Crt:
 
 
 @cache
-def crt(n: int) -> Crt:
-    """The reconstruction constants for the first ``n`` moduli, 2 <= n <= 20."""
-    p = MODULI[:n]
+def crt(n: int, moduli: tuple[int, ...] = MODULI) -> Crt:
+    """The reconstruction constants for the first ``n`` of ``moduli``."""
+    p = moduli[:n]
     product = math.prod(p)
     groups = tuple(p[i : i + GROUP_SIZE] for i in range(0, n, GROUP_SIZE))
     group_products = tuple(math.prod(g) for g in groups)
@@ -71,8 +86,9 @@ def crt(n: int) -> Crt:
     limbs = 3 if n <= 12 else 4 if n <= 16 else 5
     assert max(group_factors) < 2**32
     assert product < 2 ** (32 * limbs)
-    # The quotient is right for |X| <= P (1/2 - 2^-8): its error stays below 2^-8.
-    assert len(groups) * 2**26 < 2 ** (QUOTIENT_SHIFT + 1 - 8)
+    # The quotient is right for |X| <= P (1/2 - 2^-8): its error stays below 2^-8, even for the sum of
+    # two v_i that a complex product gives.
+    assert len(groups) * 2**27 < 2 ** (QUOTIENT_SHIFT + 1 - 8)
     return Crt(
         n=n,
         product=product,
@@ -96,10 +112,11 @@ class Bound(NamedTuple):
 
 
 @cache
-def bound(n: int) -> Bound:
-    """The norm bound H for the first ``n`` moduli."""
-    squared = Fraction(crt(n).product) * Fraction(127, 256)
-    exponent = (crt(n).product.bit_length() - 1) // 2 - 32
+def bound(n: int, moduli: tuple[int, ...] = MODULI) -> Bound:
+    """The norm bound H for the first ``n`` of ``moduli``."""
+    product = crt(n, moduli).product
+    squared = Fraction(product) * Fraction(127, 256)
+    exponent = (product.bit_length() - 1) // 2 - 32
     mantissa = math.isqrt(int(squared / Fraction(4) ** exponent))
     if mantissa >= 2**32:
         exponent, mantissa = exponent + 1, mantissa >> 1
@@ -108,6 +125,6 @@ def bound(n: int) -> Bound:
     return Bound(mantissa, exponent)
 
 
-def log2_product(n: int) -> float:
-    """log2 of the product of the first ``n`` moduli."""
-    return math.log2(crt(n).product)
+def log2_product(n: int, moduli: tuple[int, ...] = MODULI) -> float:
+    """log2 of the product of the first ``n`` of ``moduli``."""
+    return math.log2(crt(n, moduli).product)

@@ -1,8 +1,8 @@
-"""The public products: jnp's and lax's functions with their float64 products emulated.
+"""The public products: jnp's and lax's functions with their float64 and complex128 products emulated.
 
 Each traces jnp's own function and replaces the products in it, so promotion, weak types, broadcasting,
 ``precision``, ``preferred_element_type``, ``out_sharding`` and errors are jnp's. Products of dtypes other
-than float64 are XLA's, unchanged.
+than these are XLA's, unchanged.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def _check_precision(precision: Any, operands: Sequence[Any], preferred: Any) ->
         lax.DotAlgorithmPreset.F64_F64_F64,
     ):
         return
-    with jax.enable_x64(True):  # float64 arrays are emulated whatever the flag says
+    with jax.enable_x64(True):  # wide arrays are emulated whatever the flag says
         dtype = jnp.result_type(*(x.array if isinstance(x, Prepared) else x for x in operands))
     if emulates(dtype, dtype, dtype if preferred is None else preferred):
         raise ValueError(
-            f"precision={precision} asks for an algorithm, but a float64 product follows its contract: "
+            f"precision={precision} asks for an algorithm, but a {jnp.dtype(dtype).name} product follows its contract: "
             "leave precision out, or use Contract.native()."
         )
 
@@ -140,7 +140,7 @@ def dot(
     Arguments:
         a: shape (..., k), an array or an operand from :func:`jax_ozaki.prepare`.
         b: shape (k,) or (..., k, n), likewise.
-        precision: as in jax.numpy; levels have no effect on float64.
+        precision: as in jax.numpy; levels have no effect on float64 and complex128.
         preferred_element_type: dtype of the result.
         out_sharding: sharding of the result.
         contract: the precision promised; None takes the default contract.

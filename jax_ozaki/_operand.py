@@ -6,16 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import jax.numpy as jnp
 from jax import Array, lax
 
+from . import _field
 from ._dimensions import Groups
+from ._field import Field
 
 Axis = Literal["b", "r", "k"]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A rank-3 float64 array whose axes, in memory order, are ``order``: b(atch), r(ows) and k.
+    """A rank-3 float64 or complex128 array whose axes, in memory order, are ``order``: b(atch), r(ows) and k.
 
     The last axis with more than one element is k or r, so that rows are read either along k
     (K-contiguous) or across rows (K-strided).
@@ -23,6 +26,10 @@ class Operand:
 
     array: Array
     order: str
+
+    @property
+    def field(self) -> Field:
+        return _field.of(self.array.dtype)
 
     def size(self, axis: Axis) -> int:
         return self.array.shape[self.order.index(axis)]
@@ -46,6 +53,13 @@ class Operand:
     def canonical(self) -> Array:
         """The operand as an array of shape (batch, rows, k)."""
         return lax.transpose(self.array, tuple(self.order.index(axis) for axis in "brk"))
+
+    def parts(self) -> Array:
+        """The float64s of the elements, shape (batch, rows, k) or, real and imaginary in turn, (batch, rows, 2k)."""
+        x = self.canonical()
+        if self.field.parts == 1:
+            return x
+        return jnp.stack([x.real, x.imag], axis=-1).reshape(self.batch, self.rows, 2 * self.k)
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Operand:
         """``size`` elements along ``axis`` from ``start``, which may be traced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 from jax import Array
@@ -19,6 +19,10 @@ from ._shards import Shards
 Factors = list[str]
 """A name for every axis of an array; equal names stand for one index."""
 MeshAxes = tuple[str, ...]
+
+
+SplitOfK = Literal["nowhere", "between chunks", "anywhere"]
+"""Where a product lets its contraction be split over a mesh: between the chunks of the row statistics, exactly."""
 
 
 class Product(Protocol):
@@ -92,7 +96,7 @@ def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Facto
 
 
 def partitioned_product(
-    product: Product, groups: tuple[Groups, Groups], reproducible: bool, *, whole_mesh: Mesh | None = None
+    product: Product, groups: tuple[Groups, Groups], split: SplitOfK, *, whole_mesh: Mesh | None = None
 ) -> Callable[..., Any]:
     """``product`` with the partition rule of dot_general.
 
@@ -108,13 +112,13 @@ def partitioned_product(
         sizes = {
             f: size for fs, x in zip(operands, arguments, strict=True) for f, size in zip(fs, x.shape, strict=True)
         }
-        split = _split_of_k(mesh, contracted, specs, wanted)
-        if not _fits(mesh, contracted, sizes, split, reproducible):
-            split = {}
-        over = [axis for axes in split.values() for axis in axes]
+        shares = _shares_of_k(mesh, contracted, specs, wanted)
+        if split == "nowhere" or not _fits(mesh, contracted, sizes, shares, split == "between chunks"):
+            shares = {}
+        over = [axis for axes in shares.values() for axis in axes]
 
-        # Built from the result and the split of k, never taken from the operands: what they hold is only a wish.
-        of_operands, of_result, scattered = dict(split), {}, []
+        # Built from the result and the shares of k, never taken from the operands: what they hold is only a wish.
+        of_operands, of_result, scattered = dict(shares), {}, []
         for i, (factor, axes) in enumerate(wanted.items()):
             kept = axes[: next((i for i, axis in enumerate(axes) if axis in over), len(axes))]
             of_operands[factor] = of_result[factor] = kept
@@ -129,7 +133,7 @@ def partitioned_product(
     return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
 
 
-def _split_of_k(
+def _shares_of_k(
     mesh: Any, contracted: Sequence[str], specs: Sequence[dict[str, MeshAxes]], wanted: dict[str, MeshAxes]
 ) -> dict[str, MeshAxes]:
     """The mesh axes that the contracted axes stay split over: those that both operands are split over, or one
@@ -150,20 +154,20 @@ def _split_of_k(
 
 
 def _fits(
-    mesh: Any, contracted: Sequence[str], sizes: dict[str, int], split: dict[str, MeshAxes], reproducible: bool
+    mesh: Any, contracted: Sequence[str], sizes: dict[str, int], shares: dict[str, MeshAxes], chunks: bool
 ) -> bool:
     """Whether the shards of k are equal, and their statistics can be joined: every chunk lies in one shard, or in
     two neighbours."""
-    if any(sizes[factor] % _devices(mesh, axes) for factor, axes in split.items()) or 0 in sizes.values():
+    if any(sizes[factor] % _devices(mesh, axes) for factor, axes in shares.items()) or 0 in sizes.values():
         return False
     long = [factor for factor in contracted if sizes[factor] > 1]
-    local = [sizes[factor] // _devices(mesh, split.get(factor, ())) for factor in long]
-    innermost = max((i for i, factor in enumerate(long) if factor in split), default=0)
+    local = [sizes[factor] // _devices(mesh, shares.get(factor, ())) for factor in long]
+    innermost = max((i for i, factor in enumerate(long) if factor in shares), default=0)
     run = math.prod(local[innermost:])
-    if not reproducible or run % _moduli.CHUNK == 0:
+    if not chunks or run % _moduli.CHUNK == 0:
         return True
     # Neighbours in k are neighbours to ppermute where they are in the mesh's own order.
-    axes = [axis for of_factor in split.values() for axis in of_factor]
+    axes = [axis for of_factor in shares.values() for axis in of_factor]
     return innermost == 0 and run >= _moduli.CHUNK and axes == sorted(axes, key=mesh.axis_names.index)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import _moduli
+from . import _field, _moduli
 from ._contract import Contract, integer, resolve
 
 _VECTOR, _CACHE_LINE = 16, 128
@@ -146,12 +146,14 @@ def plan(
     m, n, k, batch = (integer(name, x, 0) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     dtype = jnp.dtype(dtype)
     contract = resolve(contract)
-    moduli = contract.modulus_count(k) if dtype == jnp.float64 else 0
+    moduli = contract.modulus_count(k, dtype) if dtype in _field.DTYPES else 0
     if not moduli:
         native = Contract.native()
-        guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 is emulated"
+        guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 and complex128 are emulated"
         return Plan(m, n, k, batch, dtype.name, native, 0, 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
-    block = blocks(moduli, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+    field = _field.of(dtype)
+    planes = field.parts * moduli
+    block = blocks(planes, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
     return Plan(
         m=m,
         n=n,
@@ -160,9 +162,9 @@ def plan(
         dtype=dtype.name,
         contract=contract,
         moduli=moduli,
-        log2_product=_moduli.log2_product(moduli),
-        int8_gemms=moduli * batch,
-        workspace_bytes=workspace_size(moduli, block.batch, block.m, block.n, block.k),
+        log2_product=_moduli.log2_product(moduli, field.moduli),
+        int8_gemms=planes * batch,
+        workspace_bytes=workspace_size(planes, block.batch, block.m, block.n, block.k),
         blocks=block,
         guarantee=contract.guarantee,
     )

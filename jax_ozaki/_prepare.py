@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import _dimensions, _quantize, _stages
+from . import _dimensions, _field, _quantize, _stages
 from ._compat import Primitive, ad, allow_partitioning, annotate_sharding, batching, dot_general_p, evaluate_eagerly
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
@@ -40,7 +40,7 @@ class Prepared:
     """
 
     array: Array
-    """float64[*stack, m, k] for side "lhs", float64[*stack, k, n] for side "rhs"."""
+    """float64 or complex128, [*stack, m, k] for side "lhs", [*stack, k, n] for side "rhs"."""
     quantized: Quantized
     side: Side
     contract: Contract
@@ -70,27 +70,27 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     are those of ``a``.
 
     Arguments:
-        a: float64 of shape (..., m, k) for side "lhs", (..., k, n) for side "rhs".
+        a: float64 or complex128 of shape (..., m, k) for side "lhs", (..., k, n) for side "rhs".
         side: the side of the product that it will stand on.
         contract: the contract of its products; the default contract if None.
 
     Raises:
-        TypeError: ``a`` is not a float64 array.
+        TypeError: ``a`` is neither a float64 nor a complex128 array.
         ValueError: ``a`` has fewer than two axes, ``side`` is neither "lhs" nor "rhs", or the contract is
             native or cannot be kept for this k.
     """
     if side not in ("lhs", "rhs"):
         raise ValueError(f'side={side!r}: "lhs" or "rhs" is needed.')
     a = jnp.asarray(a)
-    if a.dtype != jnp.float64:
-        raise TypeError(f"a has dtype {a.dtype}: only float64 is prepared.")
+    if a.dtype not in _field.DTYPES:
+        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.")
     if a.ndim < 2:
         raise ValueError(f"a has shape {a.shape}: at least two axes are needed.")
     contract = resolve(contract)
     if contract.kind == "native":
         raise ValueError("contract=native: a native product has nothing to prepare.")
     k_axis, row_axis = (a.ndim - 1, a.ndim - 2) if side == "lhs" else (a.ndim - 2, a.ndim - 1)
-    moduli = contract.modulus_count(a.shape[k_axis])
+    moduli = contract.modulus_count(a.shape[k_axis], a.dtype)
     groups = Groups(tuple(range(a.ndim - 2)), (row_axis,), (k_axis,))
     return Prepared(a, _quantize.quantize(a, groups, moduli), side, contract, moduli)
 
@@ -103,7 +103,7 @@ def preparable(contract: Contract) -> bool:
 def multiply(
     lhs: Array | Prepared, rhs: Array | Prepared, *, dimension_numbers: DimensionNumbers, workspace_bytes: int
 ) -> Array:
-    """The product of two float64 operands of which at least one is prepared."""
+    """The product of two operands of one dtype of which at least one is prepared."""
     prepared = [x if isinstance(x, Prepared) else None for x in (lhs, rhs)]
     (contract, moduli), *others = {(x.contract, x.moduli) for x in prepared if x}
     if others:
@@ -235,14 +235,14 @@ def _staged(
     shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
-        return jnp.zeros(shape, jnp.float64)
+        return jnp.zeros(shape, lhs.dtype)
 
     def rows_of(x: Array, of_x: Groups, leaves: tuple[Array, ...]) -> _stages.Rows:
         operand = view(x, of_x)
         return _stages.Rows(operand, _grouped(Quantized(*leaves), of_x, operand) if leaves else None)
 
     rows, columns = map(rows_of, (lhs, rhs), groups, _split(quantized, prepared))
-    block = blocks(moduli, *extents, budget=workspace_bytes)
+    block = blocks(_field.of(lhs.dtype).parts * moduli, *extents, budget=workspace_bytes)
     return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
 
 

@@ -1,4 +1,4 @@
-"""``ozaki_dot_general_p``: lax.dot_general for float64, emulated. One bilinear primitive carries every product."""
+"""``ozaki_dot_general_p``: lax.dot_general for float64 and complex128, emulated. One bilinear primitive carries every product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _shards, _stages, _switch
+from . import _dimensions, _field, _shards, _stages, _switch
 from ._compat import (
     Primitive,
     ad,
@@ -30,7 +30,7 @@ from ._compat import (
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import memory_order, view
-from ._partition import partitioned_product, partitioning
+from ._partition import SplitOfK, partitioned_product, partitioning
 from ._plan import blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -46,7 +46,7 @@ def bind(
     workspace_bytes: int,
     out_sharding: Any = None,
 ) -> Array:
-    """The emulated product of two float64 arrays, with lax.dot_general's shapes and errors.
+    """The emulated product of two float64 or two complex128 arrays, with lax.dot_general's shapes and errors.
 
     Raises ValueError for a contract that cannot be kept for this k, or a workspace that is too small.
     """
@@ -90,15 +90,17 @@ def abstract_eval(
 def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Contract, workspace_bytes: int) -> None:
     """Raise for operands, a contract or a workspace that no product is made of."""
     for name, operand in (("lhs", lhs), ("rhs", rhs)):
-        if operand.dtype != jnp.float64:
-            raise TypeError(f"{name} has dtype {operand.dtype}: an emulated product takes float64.")
+        if operand.dtype not in _field.DTYPES:
+            raise TypeError(f"{name} has dtype {operand.dtype}: an emulated product takes float64 or complex128.")
         if not all(isinstance(size, int) for size in operand.shape):
             raise TypeError(f"{name} has the symbolic shape {operand.shape}: an emulated product needs known sizes.")
+    if lhs.dtype != rhs.dtype:
+        raise TypeError(f"lhs has dtype {lhs.dtype} and rhs {rhs.dtype}: one primitive multiplies one dtype.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(extents.k)
+    planes = _field.of(lhs.dtype).parts * contract.modulus_count(extents.k, lhs.dtype)
     if 0 not in extents:
-        blocks(moduli, *extents, budget=workspace_bytes)
+        blocks(planes, *extents, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -206,14 +208,13 @@ def staged(
     shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
-        return jnp.zeros(shape, jnp.float64)
+        return jnp.zeros(shape, lhs.dtype)
     operands = view(lhs, groups[0]), view(rhs, groups[1])
-    if shards and contract.reproducible:
-        moduli = contract.modulus_count(extents.k * shards.count)
-        block = blocks(moduli, *extents, budget=workspace_bytes)
-        return _shards.product(stages, *operands, moduli, block, workspace_bytes, shards, shape)
-    moduli = contract.modulus_count(extents.k)
-    block = blocks(moduli, *extents, budget=workspace_bytes)
+    together = shards if contract.reproducible else None
+    moduli = contract.modulus_count(extents.k * together.count if together else extents.k, lhs.dtype)
+    block = blocks(_field.of(lhs.dtype).parts * moduli, *extents, budget=workspace_bytes)
+    if together:
+        return _shards.product(stages, *operands, moduli, block, workspace_bytes, together, shape)
     rows, columns = map(_stages.Rows, operands)
     result = lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
     return shards.sum(result) if shards else result
@@ -236,11 +237,17 @@ def _lower(
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
     product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    rule: Any = partial(partitioned_product, product, groups, contract.reproducible)
+    rule: Any = partial(partitioned_product, product, groups, _split_of_k(contract, avals[0].dtype))
     if not knows_devices(ctx):  # within a primitive that creates products when it is lowered
         rule = partial(_unpartitioned, product)
     (result,) = lower_stages(rule, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
+
+
+def _split_of_k(contract: Contract, dtype: Any) -> SplitOfK:
+    if not contract.reproducible:
+        return "anywhere"
+    return "between chunks" if _field.of(dtype) is _field.REAL else "nowhere"
 
 
 def _unpartitioned(product: Any, whole_mesh: Any) -> Any:
@@ -252,8 +259,8 @@ def lower_stages(rule: Any, ctx: Any, *values: Any, multiple_results: bool = Fal
     """Lower the function ``rule(whole_mesh=...)``, stages with a partition rule."""
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
-    # Statistics are int64, whatever the flag says outside the trace that made the float64 operands. Products
-    # within the stages are their own.
+    # Statistics are int64, whatever the flag says outside the trace that made the operands. Products within the
+    # stages are their own.
     with jax.enable_x64(True), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
         return mlir.lower_fun(rule(whole_mesh=whole_mesh), multiple_results=multiple_results)(ctx, *values)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _stages
+from . import _field, _stages
 from ._compat import Primitive, allow_partitioning, annotate_sharding, batching, evaluate_eagerly
 from ._dimensions import Groups
 from ._operand import view
@@ -27,7 +27,7 @@ ozaki_statistics_p = Primitive("ozaki_statistics")
 """Scales int32[*batch, *free] and statistics int64[*batch, *free, 5]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
-"""Residues uint8[*batch, moduli, *free, padded k], scales and statistics."""
+"""Residues uint8[*batch, moduli, *free, padded k], twice the moduli where complex, scales and statistics."""
 
 
 def statistics(x: Array, groups: Groups, moduli: int) -> tuple[Array, Array]:
@@ -44,14 +44,15 @@ def quantize(x: Array, groups: Groups, moduli: int) -> Quantized:
 def result_factors(of_array: Factors, groups: Groups) -> list[Factors]:
     """The factors of residues, scales and statistics of an array with these factors."""
     batch, free = ([of_array[axis] for axis in axes] for axes in groups[:2])
-    return [[*batch, "moduli", *free, "padded_k"], [*batch, *free], [*batch, *free, "fields"]]
+    return [[*batch, "planes", *free, "padded_k"], [*batch, *free], [*batch, *free, "fields"]]
 
 
 def _results(x: Any, groups: Groups, moduli: int) -> list[Any]:
     """Residues, scales and statistics as x has them: its shardings, and varying over the same manual axes."""
     axes: list[Factors] = result_factors([str(axis) for axis in range(x.ndim)], groups)
     k = math.prod(x.shape[axis] for axis in groups.contract)
-    sizes = {"moduli": moduli, "padded_k": padded_k(k), "fields": 5} | {str(i): n for i, n in enumerate(x.shape)}
+    planes = _field.of(x.dtype).parts * moduli
+    sizes = {"planes": planes, "padded_k": padded_k(k), "fields": 5} | {str(i): n for i, n in enumerate(x.shape)}
     specs = {str(i): spec for i, spec in enumerate(x.sharding.spec)}
 
     def aval(factors: Factors, dtype: Any) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import _moduli
+from ._field import COMPLEX, REAL, Field
 from ._operand import Operand
 from ._plan import padded, padded_k
 
@@ -53,19 +54,24 @@ def _decompose(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
-    """Scales int32[batch, rows] and statistics int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags."""
-    x = operand.canonical()
+    """Scales int32[batch, rows] and statistics int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags.
+
+    Those of a complex row are the ones of the real row of its parts, real and imaginary in turn: a chunk is
+    128 parts, 64 complex elements, and nnz counts nonzero parts.
+    """
+    x = operand.parts()
+    k = x.shape[-1]
     _, significand, exponent, _ = _decompose(x)
     nonzero = significand != 0
     top = _bit_length(significand) + exponent
     low = 63 - lax.clz(significand & (~significand + 1)).astype(_i64) + exponent
 
-    chunks = -(-operand.k // _moduli.CHUNK)
-    tail = ((0, 0), (0, 0), (0, chunks * _moduli.CHUNK - operand.k))
+    chunks = -(-k // _moduli.CHUNK)
+    tail = ((0, 0), (0, 0), (0, chunks * _moduli.CHUNK - k))
     chunked = partial(jnp.reshape, shape=(operand.batch, operand.rows, chunks, _moduli.CHUNK))
     nothing = -(2**31)
     chunk_emax = chunked(jnp.pad(jnp.where(nonzero, top, nothing), tail, constant_values=nothing)).max(-1)
-    shift = 16 + exponent - jnp.repeat(chunk_emax, _moduli.CHUNK, axis=-1)[..., : operand.k]
+    shift = 16 + exponent - jnp.repeat(chunk_emax, _moduli.CHUNK, axis=-1)[..., :k]
     scaled = jnp.where(shift >= 0, _shift_left(significand, shift), _ceil_shift_right(significand, -shift))
     chunk_sum = chunked(jnp.pad(jnp.where(nonzero, scaled * scaled, 0), tail)).sum(-1, dtype=_u64)
 
@@ -78,20 +84,20 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     nan, inf = jnp.isnan(x).any(-1), jnp.isinf(x).any(-1)
     flags = nan.astype(_i64) + 2 * inf.astype(_i64)
     table = jnp.stack([emax, lsb, lax.bitcast_convert_type(sumsq, _i64), nnz, flags], axis=-1)
-    return scales(table, moduli), table
+    return scales(table, _moduli.bound(moduli, operand.field.moduli)), table
 
 
-def scales(table: Array, moduli: int) -> Array:
+def scales(table: Array, bound: _moduli.Bound) -> Array:
     """Scales int32[batch, rows] from statistics int64[batch, rows, 5]."""
     emax, lsb, sumsq, nnz, flags = jnp.moveaxis(table, -1, 0)
-    exponent = _scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, _u64), nnz, moduli)
+    exponent = _scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, _u64), nnz, bound)
     special = jnp.where(flags & 1 != 0, SCALE_NAN, SCALE_INF)
     return jnp.where(flags != 0, special, exponent).astype(jnp.int32)
 
 
-def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, moduli: int) -> Array:
+def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, bound: _moduli.Bound) -> Array:
     """The largest mu with 2^mu norm2 + sqrt(nnz)/2 <= H, and no more than makes the row exact."""
-    mantissa, unit = _moduli.bound(moduli)
+    mantissa, unit = bound
     root = jnp.sqrt(nnz.astype(jnp.float32)).astype(_i64) + 2
     for _ in range(4):  # down to the smallest root with root^2 >= nnz
         root = jnp.where((root - 1) ** 2 >= nnz, root - 1, root)
@@ -109,8 +115,11 @@ def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, moduli: i
 
 
 def residues(operand: Operand, scale: Array, moduli: int) -> Array:
-    """Residues uint8[batch, moduli, rows, padded k] of RNE(x 2^scale), 0 in rows of special values."""
-    negative, significand, exponent, _ = _decompose(operand.canonical())
+    """Residues uint8[batch, moduli, rows, padded k] of RNE(x 2^scale), 0 in rows of special values.
+
+    For complex rows [batch, 2 moduli, rows, padded k]: a_r + s a_i for all moduli, then a_r - s a_i, s^2 = -1.
+    """
+    negative, significand, exponent, _ = _decompose(operand.parts())
     shift = exponent + scale[..., None].astype(_i64)
     dropped = jnp.clip(-shift, 1, 63).astype(_u64)
     tie = _u64(1) << (dropped - 1)
@@ -120,14 +129,20 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
     power = jnp.clip(shift, 0, 2 * _HALF_SHIFT)
     halves = jnp.minimum(power, _HALF_SHIFT), jnp.maximum(power - _HALF_SHIFT, 0)
 
-    planes = []
-    for p in _moduli.MODULI[:moduli]:
+    planes: list[list[Array]] = [[] for _ in range(operand.field.parts)]
+    for p in operand.field.moduli[:moduli]:
         residue = magnitude % p
         for half in halves:
             residue = residue * ((_u64(1) << half.astype(_u64)) % p) % p
-        planes.append(jnp.where(negative & (residue > 0), p - residue, residue).astype(jnp.uint8))
+        residue = jnp.where(negative & (residue > 0), p - residue, residue)
+        if operand.field is REAL:
+            planes[0].append(residue)
+        else:
+            re, im, s = residue[..., 0::2], residue[..., 1::2], _moduli.imaginary_unit(p)
+            for plane, root in zip(planes, (s, p - s), strict=True):
+                plane.append((re + root * im) % p)
     tail = ((0, 0), (0, 0), (0, 0), (0, padded_k(operand.k) - operand.k))
-    return jnp.pad(jnp.stack(planes, axis=1), tail)
+    return jnp.pad(jnp.stack(sum(planes, []), axis=1).astype(jnp.uint8), tail)
 
 
 _HALF_SHIFT = 40
@@ -140,19 +155,23 @@ def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
     return residues(operand, scale, moduli), scale, table
 
 
-def grouped_mma(lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
-    """v = X (P/p)^-1 mod p for every modulus p: uint8[batch, moduli, m, padded n]."""
+def grouped_mma(lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
+    """v = X (P/p)^-1 mod p for every plane and its modulus p: uint8[batch, planes, m, padded n]; half of it
+    in complex products."""
     del summand  # always residues
-    moduli, k, n = lhs.shape[1], lhs.shape[3], rhs.shape[2]
-    inverses = _moduli.crt(moduli).inverses
-    planes = [jnp.zeros((lhs.shape[0], lhs.shape[2], n), jnp.int32)] * moduli
+    moduli, k, n = lhs.shape[1] // field.parts, lhs.shape[3], rhs.shape[2]
+    plane_moduli = field.planes(moduli)
+    inverses = _moduli.crt(moduli, field.moduli).inverses * field.parts
+    planes = [jnp.zeros((lhs.shape[0], lhs.shape[2], n), jnp.int32)] * len(plane_moduli)
     for start in range(0, k, _K_BLOCK):
         block = slice(start, start + _K_BLOCK)
         x = lax.dot_general(
             lhs[..., block].astype(jnp.int32), rhs[..., block].astype(jnp.int32), (((3,), (3,)), ((0, 1), (0, 1)))
         )
-        planes = [(planes[i] + x[:, i] % p) % p for i, p in enumerate(_moduli.MODULI[:moduli])]
-    planes = [plane * inverses[i] % _moduli.MODULI[i] for i, plane in enumerate(planes)]
+        planes = [(planes[i] + x[:, i] % p) % p for i, p in enumerate(plane_moduli)]
+    if field is COMPLEX:
+        inverses = tuple(inverse * pow(2, -1, p) % p for inverse, p in zip(inverses, plane_moduli, strict=True))
+    planes = [plane * inverses[i] % p for i, (plane, p) in enumerate(zip(planes, plane_moduli, strict=True))]
     v = jnp.stack(planes, axis=1).astype(jnp.uint8)
     return jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
 
@@ -162,21 +181,43 @@ _K_BLOCK = 2**15
 
 
 def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
-    """C = RNE(X 2^-(mu + nu)) as float64[batch, m, n], special values classified."""
+    """C = RNE(X 2^-(mu + nu)) as [batch, m, n] of the operands' dtype, special values classified.
+
+    Of a complex product each part is the exact integer rounded once, and classified by itself.
+    """
     v = v[..., : rhs.rows].astype(_u64)
-    negative, limbs = _reconstruct(v, moduli)
     exponent = -(lhs_scale[..., :, None].astype(_i64) + rhs_scale[..., None, :].astype(_i64))
-    c = _round_to_float64(negative, limbs, exponent)
     special = (lhs_scale <= SCALE_INF)[..., :, None] | (rhs_scale <= SCALE_INF)[..., None, :]
-    return jnp.where(special, _classify(lhs, rhs), c)
+    field = lhs.field
+    # Against these rows of parts the left rows give the parts of the product.
+    y = rhs.parts()
+    if field is REAL:
+        products = [(v, y)]
+    else:
+        y_re, y_im = y[..., 0::2], y[..., 1::2]
+        columns = [jnp.stack(pair, axis=-1).reshape(y.shape) for pair in ((y_re, -y_im), (y_im, y_re))]
+        products = list(zip(_separate(v, moduli), columns, strict=True))
+    parts = []
+    for residues, column in products:
+        c = _round_to_float64(*_reconstruct(residues, moduli, field), exponent)
+        parts.append(jnp.where(special, _classify(lhs.parts(), column), c))
+    return parts[0] if field is REAL else lax.complex(*parts)
 
 
-def _reconstruct(v: Array, moduli: int) -> tuple[Array, list[Array]]:
+def _separate(v: Array, moduli: int) -> tuple[Array, Array]:
+    """The residues of both parts: c_r = c+ + c- and c_i = (c+ - c-) / s = s c- - s c+ of the halved c+ and c-."""
+    plus, minus = v[:, :moduli], v[:, moduli:]
+    p = jnp.array(COMPLEX.moduli[:moduli], _u64)[:, None, None]
+    s = jnp.array([_moduli.imaginary_unit(q) for q in COMPLEX.moduli[:moduli]], _u64)[:, None, None]
+    return (plus + minus) % p, (s * minus + (p - s) * plus) % p
+
+
+def _reconstruct(v: Array, moduli: int, field: Field = REAL) -> tuple[Array, list[Array]]:
     """(X < 0, |X| in 32-bit limbs, lowest first) from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
 
     X = sum_i v_i P/p_i - q P with q = round(sum_i v_i / p_i), right for |X| <= P (1/2 - 2^-8).
     """
-    crt = _moduli.crt(moduli)
+    crt = _moduli.crt(moduli, field.moduli)
     fraction_bits = 40
     modulus = 2 ** (32 * crt.limbs)
     quotient = jnp.full_like(v[:, 0], 1 << (fraction_bits - 1))
@@ -186,7 +227,7 @@ def _reconstruct(v: Array, moduli: int) -> tuple[Array, list[Array]]:
         for limb in range(crt.limbs):
             sums[limb] += x * _u64(weight >> (32 * limb) & 0xFFFFFFFF)
 
-    for i, p in enumerate(_moduli.MODULI[:moduli]):
+    for i, p in enumerate(field.moduli[:moduli]):
         quotient += v[:, i] * _u64((2 ** (fraction_bits + 1) + p) // (2 * p))
         accumulate(v[:, i], crt.product // p)
     accumulate(quotient >> fraction_bits, modulus - crt.product)
@@ -230,11 +271,11 @@ def _round_to_float64(negative: Array, limbs: list[Array], exponent: Array) -> A
 _INFINITY = 0x7FF << 52
 
 
-def _classify(lhs: Operand, rhs: Operand) -> Array:
+def _classify(lhs: Array, rhs: Array) -> Array:
     """The IEEE class of every output: its float64 product with all finite nonzeros replaced by +-1."""
 
     def signs(x: Array) -> Array:
         negative, significand, _, special = _decompose(x)
         return jnp.where(special, x, jnp.where(significand == 0, 0.0, jnp.where(negative, -1.0, 1.0)))
 
-    return lax.dot_general(signs(lhs.canonical()), signs(rhs.canonical()), (((2,), (2,)), ((0,), (0,))))
+    return lax.dot_general(signs(lhs), signs(rhs), (((2,), (2,)), ((0,), (0,))))

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from . import _dimensions, _moduli, _quantize, _reference
+from . import _dimensions, _field, _moduli, _quantize, _reference
 from ._contract import Contract
 from ._dimensions import Groups
 
@@ -29,7 +29,7 @@ class Report:
     No field depends on blocks, batch or device.
 
     Attributes:
-        contract: the contract that was kept; ``native`` for dtypes other than float64.
+        contract: the contract that was kept; ``native`` for dtypes other than float64 and complex128.
         moduli: int32, the moduli multiplied; 0 for a native product.
         achieved: float64, a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``; None
             where the contract has no bound, or is not reproducible: k may be sharded then.
@@ -76,13 +76,13 @@ def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumb
     lhs, rhs = lax.stop_gradient(lhs), lax.stop_gradient(rhs)
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     batch, m, n, k = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(k)
+    moduli = contract.modulus_count(k, lhs.dtype)
     native = contract.kind == "native"
     c = contract.error_factor(k) if contract.reproducible else None
     return Report(
         contract=contract,
         moduli=jnp.int32(moduli),
-        achieved=None if c is None else _achieved(lhs, rhs, groups, k, moduli, c),
+        achieved=None if c is None else _achieved(lhs, rhs, groups, _field.of(lhs.dtype).parts * k, moduli, c),
         native_outputs=jnp.int64(batch * m * n if native else 0),
         nonfinite_rows=_count_nonfinite(lhs, groups[0]),
         nonfinite_columns=_count_nonfinite(rhs, groups[1]),
@@ -96,7 +96,7 @@ def _count_nonfinite(x: Array, groups: Groups) -> Array:
 def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, moduli: int, c: float) -> Array:
     """1 + [sqrt(k)/2 (x + y) + k/4 x y] / u, x = 2^-mu / norm2(a_i) and y = 2^-nu / norm2(b_j) at their largest.
 
-    The bound of the normwise contract, with the scales that were used; at most the contract's own ``c``.
+    ``k`` counts parts. The bound of the normwise contract, with the scales that were used; at most the contract's own ``c``.
     """
     if 0 in lhs.shape or 0 in rhs.shape:
         return jnp.float64(1)

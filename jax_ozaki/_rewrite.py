@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from . import _dimensions, _prepare, _primitive
+from . import _complex, _dimensions, _field, _prepare, _primitive
 from ._compat import convert_element_type
 from ._contract import Contract
+from ._dimensions import DimensionNumbers
 from ._prepare import Prepared
 
 Value = Any
@@ -17,35 +20,63 @@ Value = Any
 
 
 def multiply(
-    lhs: Value, rhs: Value, params: dict[str, Any], result: Any, contract: Contract, workspace_bytes: int
+    lhs: Value,
+    rhs: Value,
+    params: dict[str, Any],
+    result: Any,
+    contract: Contract,
+    workspace_bytes: int,
+    observe: Callable[[Value, Value, DimensionNumbers], None] | None = None,
 ) -> Any:
-    """What a dot_general with these ``params`` and the aval ``result`` computes, emulated."""
+    """What a dot_general with these ``params`` and the aval ``result`` computes, emulated.
+
+    ``observe`` is shown the product of operands of one dtype that it comes down to.
+    """
+    lhs, rhs = _wide(lhs), _wide(rhs)
+    product = partial(_multiply, contract=contract, workspace_bytes=workspace_bytes, observe=observe)
+    if lhs.dtype != rhs.dtype:
+        product = partial(_complex.mixed, product=product)
+    elif lhs.dtype == jnp.complex128 and contract.kind not in _complex.MODULAR:
+        product = partial(_complex.embedded, product=product)
     dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
-    lhs, rhs = float64(lhs), float64(rhs)
+    return convert_element_type(
+        product(lhs, rhs, dimension_numbers, params["out_sharding"]), result.dtype, weak_type=result.weak_type
+    )
+
+
+def _multiply(
+    lhs: Value,
+    rhs: Value,
+    dimension_numbers: DimensionNumbers,
+    out_sharding: Any,
+    contract: Contract,
+    workspace_bytes: int,
+    observe: Callable[[Value, Value, DimensionNumbers], None] | None,
+) -> Array:
+    """An emulated product of operands of one dtype."""
+    if observe:
+        observe(lhs, rhs, dimension_numbers)
     if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
-        if params["out_sharding"] is not None:
+        if out_sharding is not None:
             raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
-        product = _prepare.multiply(lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=workspace_bytes)
-    else:
-        product = _primitive.bind(
-            lhs,
-            rhs,
-            dimension_numbers=dimension_numbers,
-            contract=contract,
-            workspace_bytes=workspace_bytes,
-            out_sharding=params["out_sharding"],
-        )
-    return convert_element_type(product, result.dtype, weak_type=result.weak_type)
+        return _prepare.multiply(lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=workspace_bytes)
+    return _primitive.bind(
+        lhs,
+        rhs,
+        dimension_numbers=dimension_numbers,
+        contract=contract,
+        workspace_bytes=workspace_bytes,
+        out_sharding=out_sharding,
+    )
 
 
 def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
-    """Whether a product of these dtypes is float64: the result is, or both operands are; a float32 product
-    of a weakly typed operand is not."""
-    return result == jnp.float64 or lhs == rhs == jnp.float64
+    """Whether a product of these dtypes is float64 or complex128: the result is, or both operands are; a float32
+    product of a weakly typed operand is not."""
+    return result in _field.DTYPES or (lhs in _field.DTYPES and rhs in _field.DTYPES)
 
 
-def float64(value: Value) -> Any:
-    """The operand that a product of ``value`` as float64 takes."""
-    if isinstance(value, Prepared) or value.dtype == jnp.float64:
+def _wide(value: Value) -> Any:
+    if isinstance(value, Prepared) or value.dtype in _field.DTYPES:
         return value
-    return lax.convert_element_type(value, jnp.float64)
+    return lax.convert_element_type(value, jnp.complex128 if jnp.iscomplexobj(value) else jnp.float64)

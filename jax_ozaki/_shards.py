@@ -85,7 +85,7 @@ class _StagesOfShards:
         row_sumsq, row_nnz = lax.psum(sums, self._shards.axes)
         row_emax, row_lsb = jnp.where(row_nnz > 0, jnp.stack([row_emax, -row_lsb]), 0)
         table = jnp.stack([row_emax, row_lsb, row_sumsq, row_nnz, nan | inf], axis=-1)
-        return _reference.scales(table, moduli), table
+        return _reference.scales(table, _moduli.bound(moduli)), table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
         scale, table = self.stats(operand, moduli)

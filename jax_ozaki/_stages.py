@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import _moduli, _reference
+from ._field import REAL, Field
 from ._handlers import CudaHandlers, Handlers
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
@@ -24,7 +25,8 @@ class Quantized(NamedTuple):
     """The rows of an operand as integers: residues, scales and the statistics behind them."""
 
     residues: Array
-    """uint8[batch, moduli, rows, padded k]"""
+    """uint8[batch, moduli, rows, padded k]; for complex rows [batch, 2 moduli, rows, padded k], those of
+    a_r + s a_i before those of a_r - s a_i"""
     scale: Array
     """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
     statistics: Array
@@ -47,7 +49,7 @@ class Stages(Protocol):
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]: ...
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]: ...
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array: ...
-    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
+    def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
         """v for ``combine``; as a ``summand``, residues that may be added before."""
 
     def combine(
@@ -79,7 +81,7 @@ class Rows:
 
 
 def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, budget: int) -> Array:
-    """C = A B for the rows of A and the columns of B, block by block: float64[batch, m, n].
+    """C = A B for the rows of A and the columns of B, block by block: [batch, m, n] of the operands' dtype.
 
     Blocks change no bit: scales are those of whole rows, and sums of residues are exact. ``budget``
     bounds what faster ways may take beyond the workspace of the blocks.
@@ -91,7 +93,7 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, b
         operands = lhs.operand, rhs.operand
         if unprepared and isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
             return stages.multiply_by_strassen(*operands, moduli)
-        return _multiply(stages, lhs.quantize(stages, moduli), rhs.quantize(stages, moduli))
+        return _multiply(stages, lhs.quantize(stages, moduli), rhs.quantize(stages, moduli), moduli)
 
     def batch_block(b: Array | int, size: int, c: Array) -> Array:
         a_batch, b_batch = lhs.block("b", b, size), rhs.block("b", b, size)
@@ -104,7 +106,7 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, b
             def m_block(i: Array | int, size: int, c: Array) -> Array:
                 rows = a_batch.block("r", i, size)
                 if blocks.k == k:
-                    block = _multiply(stages, rows.quantize(stages, moduli), columns)
+                    block = _multiply(stages, rows.quantize(stages, moduli), columns, moduli)
                 else:
                     block = _multiply_k_blocks(stages, rows, columns, moduli, blocks.k)
                 return lax.dynamic_update_slice(c, block, (b, i, j))
@@ -113,29 +115,29 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, b
 
         return _over_blocks(n, blocks.n, n_block, c)
 
-    return _over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), jnp.float64))
+    return _over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), lhs.operand.field.dtype))
 
 
-def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
+def _multiply(stages: Stages, lhs: Rows, rhs: Rows, moduli: int) -> Array:
     assert lhs.quantized and rhs.quantized
-    v = stages.grouped_mma(lhs.quantized.residues, rhs.quantized.residues)
-    moduli = lhs.quantized.residues.shape[1]
+    v = stages.grouped_mma(lhs.quantized.residues, rhs.quantized.residues, field=lhs.operand.field)
     return stages.combine(v, lhs.quantized.scale, rhs.quantized.scale, lhs.operand, rhs.operand, moduli)
 
 
 def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
     """Residues of the blocks' products add up modulo each p."""
     lhs_scale, rhs_scale = lhs.scale(stages, moduli), rhs.scale(stages, moduli)
+    field = lhs.operand.field
+    planes = field.planes(moduli)
 
     def accumulate(start: Array | int, size: int, total: Array) -> Array:
         a, b = lhs.block("k", start, size), rhs.block("k", start, size)
         residues = a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli)
-        v = stages.grouped_mma(*residues, summand=True)
+        v = stages.grouped_mma(*residues, field=field, summand=True)
         sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
-        planes = [sums[:, i] % p for i, p in enumerate(_moduli.MODULI[:moduli])]
-        return jnp.stack(planes, axis=1).astype(jnp.uint8)
+        return jnp.stack([sums[:, i] % p for i, p in enumerate(planes)], axis=1).astype(jnp.uint8)
 
-    shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
+    shape = (lhs.operand.batch, len(planes), lhs.operand.rows, padded(rhs.operand.rows))
     v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
     return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import jaxpr_as_fun, primitives
 
-from . import _dimensions
+from . import _dimensions, _field
 from ._compat import (
     ClosedJaxpr,
     JaxprEqn,
@@ -278,13 +278,14 @@ class Substitution:
         fixed = [scope.is_invariant(x) for x in equation.invars]
         avals = [cast(Any, x.aval) for x in equation.invars]
         plain = equation.params["out_sharding"] is None and all(x.sharding.mesh.empty for x in avals)
+        plain = plain and avals[0].dtype == avals[1].dtype in _field.DTYPES
         if sum(fixed) != 1 or not plain or not preparable(self.settings.contract):
             return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
         lhs, rhs = avals
         found = form(lhs, rhs, numbers, fixed.index(True))
         # What is prepared is held as long as the loop runs.
-        held = found and found.residue_bytes(self.settings.contract)
+        held = found and found.residue_bytes(self.settings.contract, lhs.dtype)
         return found if held and held <= self.settings.workspace_bytes else None
 
     # Loops: what they do not change is quantized outside.

@@ -1,4 +1,4 @@
-"""Operands: every family makes the rows of one operand, float64 of shape [..., k].
+"""Operands: every family makes the rows of one operand, float64 of shape [..., k], or the parts of complex ones.
 
 A family is called with (rng, shape, n), n being the number of moduli, which some of them aim at.
 """
@@ -134,10 +134,18 @@ def operands(rng, m, k, n, *, batch=(), rows=fractions, columns=fractions, modul
     return a, np.ascontiguousarray(np.swapaxes(b, -1, -2))
 
 
-def problems(rng, count, m, k, n, *, moduli=15, families=FAMILIES):
+def complex_operands(rng, m, k, n, *, batch=(), rows=fractions, columns=fractions, moduli=15):
+    """a[*batch, m, k] and b[*batch, k, n] whose 2k parts, real and imaginary in turn, are rows of a family."""
+    a = rows(rng, (*batch, m, 2 * k), moduli)
+    b = columns(rng, (*batch, n, 2 * k), moduli)
+    a, b = (np.ascontiguousarray(x).view(np.complex128) for x in (a, b))
+    return a, np.ascontiguousarray(np.swapaxes(b, -1, -2))
+
+
+def problems(rng, count, m, k, n, *, moduli=15, families=FAMILIES, make=operands):
     """A batch of `count` products, every family in turn on both sides, and their names."""
     names = list(families)
     pairs = [(names[i % len(names)], names[rng.integers(len(names))]) for i in range(count)]
-    batch = [operands(rng, m, k, n, rows=families[x], columns=families[y], moduli=moduli) for x, y in pairs]
+    batch = [make(rng, m, k, n, rows=families[x], columns=families[y], moduli=moduli) for x, y in pairs]
     a, b = (np.stack(side) for side in zip(*batch, strict=True))
     return a, b, pairs

@@ -4,6 +4,9 @@ Row i of the left operand has an integer scale mu_i, column j of the right one n
 
     A'_ih = RNE(a_ih 2^mu_i)   B'_hj = RNE(b_hj 2^nu_j)   X = A' B'   C_ij = RNE(X_ij 2^-(mu_i + nu_j)).
 
+A complex operand is the real one of its parts, real and imaginary in turn, with one scale a row; C_ij has
+the parts of X = A' B', each rounded once.
+
 Integers that are proven to fit stay in int64 arrays; whatever may not is an object array of ints.
 """
 
@@ -16,6 +19,10 @@ import numpy as np
 MODULI = (
     256, 253, 251, 249, 247, 241, 239, 235, 233, 229,
     227, 223, 217, 211, 199, 197, 193, 191, 181, 179,
+)  # fmt: skip
+COMPLEX_MODULI = (
+    241, 233, 229, 221, 205, 197, 193, 181, 173, 157,
+    149, 137, 113, 109, 101, 97, 89, 61, 73, 53,
 )  # fmt: skip
 COUNTS = range(2, 21)
 CHUNK = 128
@@ -35,9 +42,9 @@ class Statistics(NamedTuple):
     flags: np.ndarray
 
 
-def bound(n):
+def bound(n, moduli=MODULI):
     """(h, e) with h 2^e = sqrt(P (1/2 - 2^-8)) rounded down to a 32-bit h."""
-    square = Fraction(math.prod(MODULI[:n]) * 127, 256)
+    square = Fraction(math.prod(moduli[:n]) * 127, 256)
     exponent = -64
     while (h := math.isqrt(math.floor(square / Fraction(4) ** exponent))) >= 2**32:
         exponent += 1
@@ -81,11 +88,11 @@ def statistics(x):
     return Statistics(emax, lsb, sumsq, nnz, flags)
 
 
-def scale_exponent(emax, lsb, sumsq, nnz, n):
+def scale_exponent(emax, lsb, sumsq, nnz, n, moduli=MODULI):
     """The scale mu of one row for n moduli."""
     if nnz == 0:
         return 0
-    h, eh = bound(n)
+    h, eh = bound(n, moduli)
     root = math.isqrt(nnz - 1) + 1
     half = math.ceil(Fraction(root, 2) / Fraction(2) ** eh)
     assert half < h, "k is too long for so few moduli"
@@ -95,13 +102,13 @@ def scale_exponent(emax, lsb, sumsq, nnz, n):
     return min(-lsb, d // 2 - emax + 16 + eh)
 
 
-def scales(stats, n):
+def scales(stats, n, moduli=MODULI):
     """Scale of every row, or its sentinel, as int64."""
 
     def one(emax, lsb, sumsq, nnz, flags):
         if flags:
             return SCALE_NAN if flags & 1 else SCALE_INF
-        return scale_exponent(int(emax), int(lsb), int(sumsq), int(nnz), n)
+        return scale_exponent(int(emax), int(lsb), int(sumsq), int(nnz), n, moduli)
 
     return np.vectorize(one, otypes=[np.int64])(*stats)
 
@@ -163,6 +170,39 @@ def product(a, b, n):
     return c
 
 
+def parts(x):
+    """The float64s of complex rows: [..., k] to [..., 2k]."""
+    x = np.ascontiguousarray(x, np.complex128)
+    return x.view(np.float64).reshape(*x.shape[:-1], 2 * x.shape[-1])
+
+
+def columns_of_parts(b):
+    """Complex b[k, n] as two real [2k, n], against which rows of parts give the parts of the product."""
+    real = np.stack([b.real, -b.imag], axis=1), np.stack([b.imag, b.real], axis=1)
+    return [x.reshape(2 * b.shape[0], b.shape[1]) for x in real]
+
+
+def complex_product(a, b, n):
+    """a[..., m, k] times b[..., k, n] with n complex moduli, as complex128."""
+    a, b = np.asarray(a, np.complex128), np.asarray(b, np.complex128)
+    if a.ndim > 2:
+        return np.stack([complex_product(x, y, n) for x, y in zip(a, b, strict=True)])
+    rows, columns = parts(a), parts(b.T)
+    mu, nu = (scales(statistics(x), n, COMPLEX_MODULI) for x in (rows, columns))
+    left, right = quantize(rows, mu), quantize(columns, nu)
+    x_re = left[:, 0::2] @ right[:, 0::2].T - left[:, 1::2] @ right[:, 1::2].T
+    x_im = left[:, 0::2] @ right[:, 1::2].T + left[:, 1::2] @ right[:, 0::2].T
+    c = np.zeros((*x_re.shape, 2))
+    for part, (x, of_part) in enumerate(zip((x_re, x_im), columns_of_parts(b), strict=True)):
+        assert 2 * abs(x).max(initial=0) < math.prod(COMPLEX_MODULI[:n])
+        for i, j in np.ndindex(x.shape):
+            if is_sentinel(mu[i]) or is_sentinel(nu[j]):
+                c[i, j, part] = special(rows[i], of_part[:, j])
+            else:
+                c[i, j, part] = round_to_float64(x[i, j], -int(mu[i] + nu[j]))
+    return c.view(np.complex128)[..., 0]
+
+
 def integers(x):
     """Finite float64 as Python integers in units of 2^-UNIT."""
     significand, exponent = decompose(np.asarray(x))
@@ -175,6 +215,12 @@ def errors(c, a, b):
     return abs((integers(c) << UNIT) - integers(a) @ integers(b))
 
 
+def complex_errors(c, a, b):
+    """|Re(C - AB)| and |Im(C - AB)| exactly, in units of 2^-2UNIT."""
+    rows = parts(a)
+    return [errors(x, rows, y) for x, y in zip((c.real, c.imag), columns_of_parts(b), strict=True)]
+
+
 def bits(x):
     """The bits of float64 values, every NaN alike."""
     x = np.array(x, np.float64)
@@ -184,8 +230,11 @@ def bits(x):
 
 def assert_same_bits(actual, expected, context=""):
     actual, expected = np.asarray(actual), np.asarray(expected)
-    assert actual.dtype == expected.dtype == np.float64
+    assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
+    if actual.dtype == np.complex128:
+        actual, expected = (np.stack([x.real, x.imag], axis=-1) for x in (actual, expected))
+    assert actual.dtype == np.float64
     differs = bits(actual) != bits(expected)
     assert not differs.any(), (
         f"{differs.sum()} of {differs.size} outputs differ {context}: first at "

@@ -199,12 +199,15 @@ def test_byte_order_does_not_matter():
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_complex_passes_through_to_xla(dtype, capsys):
-    np.save("b.npy", (B + 1j).astype(dtype))
-    assert multiply() == 0
-    assert "passes through to XLA" in capsys.readouterr().out
-    assert np.load("c.npy").dtype == np.complex128
-    np.testing.assert_allclose(np.load("c.npy"), A @ (B + 1j).astype(dtype))
+def test_complex_matrices(dtype, capsys):
+    b = (B + 1j).astype(dtype)
+    np.save("b.npy", b)
+    for a, plan in ((A, f"({len(A)}, {len(B)}) x ({len(B)}, {2 * B.shape[1]}) float64"), (A - 1j, "complex128")):
+        np.save("a.npy", a)
+        assert multiply() == 0
+        assert plan in capsys.readouterr().out
+        assert np.load("c.npy").dtype == np.complex128
+        assert np.array_equal(np.load("c.npy"), jo.matmul(jnp.asarray(a), jnp.asarray(b)))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@
 
 #include <cstdlib>
 
-#include "bindings/handlers.h"
+#include "bindings/complex_handlers.h"
 #include "cuda/combine.h"
+#include "cuda/combine_complex.h"
 #include "cuda/grouped_mma.h"
 #include "cuda/quantize.h"
+#include "cuda/quantize_complex.h"
 #include "cuda/statistics.h"
 #include "cuda/strassen.h"
 
@@ -97,7 +99,7 @@ ffi::Error stats_handler(cudaStream_t stream, F64 x, Result<S32> scale, Result<S
   check_limits(checks, "x", layout);
   check_scratch(checks, layout, *scratch);
   return enqueue(checks, [&](const Device& device) {
-    return launch_statistics(x.typed_data(), layout, static_cast<int>(attributes.moduli),
+    return launch_statistics(x.typed_data(), layout, kBounds[static_cast<int>(attributes.moduli)],
                              {scale->typed_data(), stats->typed_data()}, scratch->typed_data(),
                              device, stream);
   });
@@ -125,19 +127,23 @@ ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> re
   });
 }
 
-ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v) {
-  Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytesAndWords);
+ffi::Error enqueue_mma(Checks checks, const GroupedMma& mma, cudaStream_t stream) {
   const MmaChoice& choice = mma_choice();
   checks.require(choice.error.empty(), choice.error);
-  const MmaExtents extents = mma_extents(lhs, rhs);
   return enqueue(checks, [&](const Device& device) {
-    const Status status =
-        launch_grouped_mma({lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
-                            extents.moduli, extents.m, extents.n, extents.kp, kind_of(*v)},
-                           device, stream, choice.path);
+    const Status status = launch_grouped_mma(mma, device, stream, choice.path);
     if (status.ok() || choice.path == MmaPath::kAuto) return status;
     return Status(status.cause() + " (JAX_OZAKI_CUDA_MMA is '" + choice.name + "')");
   });
+}
+
+ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v) {
+  const Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytesAndWords);
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  return enqueue_mma(checks,
+                     {lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
+                      extents.moduli, extents.m, extents.n, extents.kp, kind_of(*v)},
+                     stream);
 }
 
 using LaunchCombine = Status(const Combine&, int moduli, const Device&, cudaStream_t);
@@ -210,6 +216,71 @@ ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 s
                          scale_b, a, b, *c, attributes, check);
 }
 
+// ---- Complex products ---------------------------------------------------------------------------
+
+ffi::Error complex_stats_handler(cudaStream_t stream, C128 x, Result<S32> scale,
+                                 Result<S64> stats, Result<U8> scratch,
+                                 StatsAttributes attributes) {
+  const Layout parts = layout_of_parts(attributes.layout);
+  Checks checks = check_complex_stats(x, attributes, *scale, *stats);
+  check_limits(checks, "x", parts);
+  check_scratch(checks, parts, *scratch);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_statistics(parts_of(x), parts,
+                             kComplexBounds[static_cast<int>(attributes.moduli)],
+                             {scale->typed_data(), stats->typed_data()}, scratch->typed_data(),
+                             device, stream);
+  });
+}
+
+ffi::Error complex_quantize_handler(cudaStream_t stream, C128 x, Result<U8> residues,
+                                    Result<S32> scale, Result<S64> stats, Result<U8> scratch,
+                                    Layout layout) {
+  const Layout parts = layout_of_parts(layout);
+  Checks checks = check_complex_quantize(x, layout, *residues, *scale, *stats);
+  check_limits(checks, "x", parts);
+  check_scratch(checks, parts, *scratch);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_quantize_complex(parts_of(x), parts, complex_moduli_of(*residues),
+                                   {scale->typed_data(), stats->typed_data()},
+                                   residues->typed_data(), scratch->typed_data(), device, stream);
+  });
+}
+
+ffi::Error complex_residues_handler(cudaStream_t stream, C128 x, S32 scale, Result<U8> residues,
+                                    Layout layout) {
+  const Layout parts = layout_of_parts(layout);
+  Checks checks = check_complex_residues(x, layout, scale, *residues);
+  check_limits(checks, "x", parts);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_residues_complex(parts_of(x), parts, complex_moduli_of(*residues),
+                                   scale.typed_data(), residues->typed_data(), device, stream);
+  });
+}
+
+ffi::Error complex_grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<U8> v) {
+  const Checks checks = check_complex_grouped_mma(lhs, rhs, *v);
+  const MmaExtents extents = complex_mma_extents(lhs, rhs);
+  return enqueue_mma(checks, {lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
+                              extents.moduli, extents.m, extents.n, extents.kp,
+                              MmaOutput::kResidues, ModulusSet::kComplex},
+                     stream);
+}
+
+ffi::Error complex_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, C128 a,
+                                   C128 b, Result<C128> c, CombineAttributes attributes) {
+  const CombineLayouts layouts = combine_layouts(*c, attributes);
+  const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
+  Checks checks = check_complex_combine(v, scale_a, scale_b, a, b, *c, attributes);
+  check_limits(checks, "a", a_parts);
+  check_limits(checks, "b", b_parts);
+  return enqueue(checks, [&](const Device&) {
+    return launch_combine_complex({v.typed_data(), scale_a.typed_data(), scale_b.typed_data(),
+                                   parts_of(c), parts_of(a), parts_of(b), a_parts, b_parts},
+                                  static_cast<int>(attributes.moduli), stream);
+  });
+}
+
 XLA_FFI_DEFINE_HANDLER(kStats, stats_handler, bind_stats<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kQuantize, quantize_handler, bind_quantize<Stream>(),
@@ -227,10 +298,23 @@ XLA_FFI_DEFINE_HANDLER(
 XLA_FFI_DEFINE_HANDLER(kStrassenCombine, strassen_combine_handler, bind_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 
+XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, bind_complex_stats<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler, bind_complex_quantize<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexResidues, complex_residues_handler, bind_complex_residues<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexGroupedMma, complex_grouped_mma_handler,
+                       bind_complex_grouped_mma<Stream>(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler, bind_complex_combine<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 nb::dict all_registrations() {
   nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});
   add_handler(capsules, kStrassenQuantizeTarget, kStrassenQuantize);
   add_handler(capsules, kStrassenCombineTarget, kStrassenCombine);
+  add_complex_handlers(capsules, {kComplexStats, kComplexQuantize, kComplexResidues,
+                                  kComplexGroupedMma, kComplexCombine});
   return capsules;
 }
 

@@ -237,7 +237,8 @@ struct CombineLayouts {
   Layout a, b;
 };
 
-inline CombineLayouts combine_layouts(const F64& c, const CombineAttributes& of) {
+template <typename C>
+CombineLayouts combine_layouts(const C& c, const CombineAttributes& of) {
   const Checks::Dimensions dimensions = c.dimensions();
   const int64_t batch = Checks::dimension(dimensions, 0);
   const int64_t m = Checks::dimension(dimensions, 1), n = Checks::dimension(dimensions, 2);

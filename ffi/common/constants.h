@@ -16,8 +16,8 @@ struct Table {
 // (p = 256 is stored as its low byte).
 struct Modulus {
   uint32_t p;
-  // Multiply and shift (host form): ceil(2^39 / p).
-  uint32_t reciprocal;
+  // Multiply and shift (host form): ceil(2^shift / p).
+  uint32_t reciprocal, shift;
   // The float form (device): 1 / p to nearest, and the start of a sum of bytes times weights,
   // the bit pattern of the float 2^23 + (-2^23 mod p).
   float inverse;
@@ -28,6 +28,24 @@ struct Modulus {
   // Weights of the upper digits, 2^(22i) or 2^(20i) mod p, and minus the offset 2^63 or 2^79.
   uint32_t narrow_digits[2], narrow_bias;
   uint32_t wide_digits[3], wide_bias;
+};
+
+// Real products have one set of moduli, complex ones another: every prime factor of its moduli is 1
+// mod 4, so that -1 has two square roots s and p - s, and a maps to a_r + s a_i mod p.
+enum class ModulusSet { kReal, kComplex };
+
+// How the imaginary part enters a residue modulo p by one of the roots s. Weights and starts of
+// sums as in Modulus, times s; a start covers the offsets of both parts.
+struct ImaginaryUnit {
+  uint32_t root;
+  uint32_t narrow_weights[2], narrow_zero;
+  uint32_t wide_weights[3], wide_zero;
+};
+
+// The roots s and p - s of one modulus, and both in the bytes of a word, the second one lowest.
+struct ImaginaryUnits {
+  ImaginaryUnit plus, minus;
+  uint32_t roots;
 };
 
 // H = sqrt(P (1/2 - 2^-8)) rounded down to mantissa 2^exponent, 2^31 <= mantissa < 2^32.
@@ -47,7 +65,8 @@ struct Crt {
   uint32_t factor[kGroups];
   uint32_t weight[kGroups][kLimbs];
   uint32_t minus_product[kLimbs];  // 2^(32 kLimbs) - P
-  uint32_t epilogue_weights[N];    // packed byte weights 2^(8j) inv_i mod p_i
+  // Packed byte weights 2^(8j) inv_i mod p_i; for complex products 2^(8j) inv_i / 2.
+  uint32_t epilogue_weights[N];
 };
 
 }  // namespace ozaki

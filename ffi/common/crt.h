@@ -12,6 +12,15 @@ struct Limbs {
   uint32_t at[L];
 };
 
+template <int N, ModulusSet kSet>
+OZAKI_HD constexpr Crt<N> crt_of() {
+  if constexpr (kSet == ModulusSet::kComplex) {
+    return kComplexCrt<N>;
+  } else {
+    return kCrt<N>;
+  }
+}
+
 // The partial sums y_g < 2^26 of v_i = X inv_i mod p_i, v_i in [0, p_i].
 template <int N>
 OZAKI_HD void partial_crt(const uint32_t (&v)[N], uint32_t (&y)[Crt<N>::kGroups]) {
@@ -22,13 +31,13 @@ OZAKI_HD void partial_crt(const uint32_t (&v)[N], uint32_t (&y)[Crt<N>::kGroups]
   for (int i = 0; i < N; ++i) y[i / 3] += v[i] * c.multiplier[i];
 }
 
-// X, |X| <= P (1/2 - 2^-8), from the partial sums.
-template <int N>
+// X, |X| <= P (1/2 - 2^-8), from the partial sums, or from sums of two of each: y_g < 2^27.
+template <int N, ModulusSet kSet = ModulusSet::kReal>
 OZAKI_HD Limbs<Crt<N>::kLimbs> reconstruct(const uint32_t (&y)[Crt<N>::kGroups]) {
-  constexpr Crt<N> c = kCrt<N>;
+  constexpr Crt<N> c = crt_of<N, kSet>();
   constexpr int L = Crt<N>::kLimbs;
   uint64_t quotient = uint64_t{1} << (kQuotientShift - 1);
-  uint64_t sum[L] = {};  // at most 7 2^26 2^32 each: carries can wait
+  uint64_t sum[L] = {};  // at most 7 2^27 2^32 each: carries can wait
   OZAKI_UNROLL
   for (int g = 0; g < Crt<N>::kGroups; ++g) {
     quotient += uint64_t{y[g]} * c.factor[g];

@@ -18,7 +18,7 @@ struct Int96 {
 
 // s mod p in [0, p), for s < 2^31.
 OZAKI_HD uint32_t mod_p(uint32_t s, const Modulus& m) {
-  return s - static_cast<uint32_t>((uint64_t{s} * m.reciprocal) >> 39) * m.p;
+  return s - static_cast<uint32_t>((uint64_t{s} * m.reciprocal) >> m.shift) * m.p;
 }
 
 // c + sum of the products of the unsigned bytes of a and b.

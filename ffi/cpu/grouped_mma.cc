@@ -91,6 +91,18 @@ void multiply_tile(const MmaKernel& kernel, const Tile& tile, Workspace& work) {
                   tile.weights, tile.v + row * tile.np);
 }
 
+// The moduli of a product and the numbers inv_i that their products are multiplied by.
+struct ModuliOf {
+  const Modulus* modulus;
+  const uint32_t* inverses;
+};
+
+ModuliOf moduli_of(const MmaSizes& sizes) {
+  if (sizes.set == ModulusSet::kComplex)
+    return {kComplexModuli.at, kComplexInverses[sizes.moduli]};
+  return {kModuli.at, kInverses[sizes.moduli]};
+}
+
 struct Choice {
   MmaIsa isa;
   const MmaKernel* kernel;
@@ -142,8 +154,9 @@ void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs
   const int64_t tiles = products * row_tiles * column_tiles;
   const int64_t tiles_per_task = ceil_div(kTaskProducts, rows * columns * (kp + 1));
 
+  const ModuliOf of = moduli_of(sizes);
   uint32_t weights[kMaxModuli];
-  for (int i = 0; i < moduli; ++i) weights[i] = packed_weights(kInverses[moduli][i], kModuli[i].p);
+  for (int i = 0; i < moduli; ++i) weights[i] = packed_weights(of.inverses[i], of.modulus[i].p);
 
   parallel_for(scheduler, ceil_div(tiles, tiles_per_task), [&](int64_t task) {
     thread_local const std::unique_ptr<Workspace> workspace(new Workspace);  // not cleared
@@ -160,7 +173,7 @@ void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs
                          std::min(columns, n - column),
                          kp,
                          np,
-                         kModuli[i],
+                         of.modulus[i],
                          weights[i]};
       multiply_tile(kernel, tile, *workspace);
     }

@@ -71,7 +71,7 @@ void quantize(const Operand& operand, int moduli, uint8_t* residues, int32_t* sc
     Tile tile;
     const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
     for (int64_t r = 0; r < block.rows; ++r)
-      scale[row + r] = store_statistics(rows[r], moduli, stats + (row + r) * kStatsFields);
+      scale[row + r] = store_statistics(rows[r], kBounds[moduli], stats + (row + r) * kStatsFields);
     block_residues(operand, block, moduli, scale + row, residues, tile);
   });
 }

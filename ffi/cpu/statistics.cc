@@ -58,14 +58,13 @@ void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, T
   const Layout& layout = operand.layout;
   const double* source = operand.data + layout.offset(block.batch, block.first, k_begin);
   const int64_t count = std::min<int64_t>(kTileK, layout.k - k_begin);
-  if (layout.stride_k == 1) {
+  if (layout.k_contiguous()) {
     for (int64_t r = 0; r < block.rows; ++r)
       memcpy(tile.bits[r], source + r * layout.stride_r, count * sizeof *source);
   } else {
     for (int64_t h = 0; h < count; ++h)
       for (int64_t r = 0; r < block.rows; ++r)
-        memcpy(&tile.bits[r][h], source + r * layout.stride_r + h * layout.stride_k,
-               sizeof *source);
+        memcpy(&tile.bits[r][h], source + r * layout.stride_r + layout.along_k(h), sizeof *source);
   }
   for (int64_t r = 0; r < block.rows; ++r)
     std::fill(tile.bits[r] + count, tile.bits[r] + kTileK, 0);
@@ -87,16 +86,16 @@ std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlo
   return rows;
 }
 
-int32_t store_statistics(const RowStatistics& row, int moduli, int64_t* stats) {
+int32_t store_statistics(const RowStatistics& row, Bound bound, int64_t* stats) {
   stats[0] = row.emax;
   stats[1] = row.lsb;
   stats[2] = static_cast<int64_t>(row.sumsq);
   stats[3] = static_cast<int64_t>(row.nnz);
   stats[4] = row.flags;
-  return scale_exponent(row, kBounds[moduli]);
+  return scale_exponent(row, bound);
 }
 
-void statistics(const Operand& operand, int moduli, int32_t* scale, int64_t* stats,
+void statistics(const Operand& operand, Bound bound, int32_t* scale, int64_t* stats,
                 const Scheduler& scheduler) {
   const Layout& layout = operand.layout;
   parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
@@ -105,7 +104,7 @@ void statistics(const Operand& operand, int moduli, int32_t* scale, int64_t* sta
     const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t row = block.batch * layout.rows + block.first + r;
-      scale[row] = store_statistics(rows[r], moduli, stats + row * kStatsFields);
+      scale[row] = store_statistics(rows[r], bound, stats + row * kStatsFields);
     }
   });
 }

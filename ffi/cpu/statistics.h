@@ -10,7 +10,7 @@
 
 namespace ozaki {
 
-// A float64 operand, never written.
+// A float64 operand, or the parts of a complex128 one; never written.
 struct Operand {
   const double* data;
   Layout layout;
@@ -42,11 +42,12 @@ void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, T
 std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlock& block,
                                             Tile& tile);
 
-// Writes statistics to stats[kStatsFields] and returns the scale for the first `moduli` moduli.
-int32_t store_statistics(const RowStatistics& row, int moduli, int64_t* stats);
+// Writes statistics to stats[kStatsFields] and returns the scale for the norm bound.
+int32_t store_statistics(const RowStatistics& row, Bound bound, int64_t* stats);
 
-// scale int32[batch, rows] and stats int64[batch, rows, kStatsFields] of an operand.
-void statistics(const Operand& operand, int moduli, int32_t* scale, int64_t* stats,
+// scale int32[batch, rows] and stats int64[batch, rows, kStatsFields] of an operand, for the norm
+// bound of its moduli.
+void statistics(const Operand& operand, Bound bound, int32_t* scale, int64_t* stats,
                 const Scheduler& scheduler);
 
 }  // namespace ozaki

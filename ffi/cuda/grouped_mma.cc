@@ -16,8 +16,9 @@ Status check(const GroupedMma& mma) {
     return Status(std::string("grouped_mma: ") + name + " is " + std::to_string(value) +
                   ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
   };
-  if (mma.moduli < kMinModuli || mma.moduli > kMaxModuli) {
-    return out_of_range("the number of moduli", mma.moduli, kMinModuli, kMaxModuli);
+  const int most = mma.set == ModulusSet::kComplex ? kMaxComplexModuli : kMaxModuli;
+  if (mma.moduli < kMinModuli || mma.moduli > most) {
+    return out_of_range("the number of moduli", mma.moduli, kMinModuli, most);
   }
   const int64_t max_batch = kMaxProblems / mma.moduli;
   if (mma.batch < 1 || mma.batch > max_batch) return out_of_range("batch", mma.batch, 1, max_batch);
@@ -68,7 +69,7 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   args.np = static_cast<int>((mma.n + 15) / 16 * 16);
   args.kp = static_cast<int>(mma.kp);
   args.moduli = static_cast<int>(mma.moduli);
-  args.constants = epilogue_constants(args.moduli);
+  args.constants = epilogue_constants(args.moduli, mma.set);
   if (!make_tile_grid(mma, shape, &args.grid)) {
     return Status("grouped_mma: more than 2^30 tiles in the output of one modulus");
   }

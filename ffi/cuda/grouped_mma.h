@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "common/constants.h"
 #include "device.h"
 
 namespace ozaki {
@@ -23,6 +24,7 @@ struct GroupedMma {
   int64_t batch, moduli, m, n;
   int64_t kp;  // contraction length, padded with zeros to a multiple of 16
   MmaOutput kind = MmaOutput::kResidues;
+  ModulusSet set = ModulusSet::kReal;  // inv_i is half of it for complex products
 };
 
 enum class MmaPath {

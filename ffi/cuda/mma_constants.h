@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "common/tables.h"
 
@@ -14,30 +13,32 @@ static_assert(uint64_t{255} * 255 * kKBlock + (1 << 18) <= UINT32_MAX, "accumula
 constexpr int kGroupSize = 3;  // moduli of a group of the partial CRT
 
 struct EpilogueConstants {
-  ModulusTable modulus;
+  Table<Modulus, kMaxModuli> modulus;
   uint32_t weights[kMaxModuli];     // Crt<N>::epilogue_weights
   uint32_t multiplier[kMaxModuli];  // Crt<N>::multiplier
 };
 
-template <int N>
-void set_crt_constants(EpilogueConstants* constants) {
+template <int N, int kCount>
+EpilogueConstants epilogue_constants(const Crt<N>& crt, const Table<Modulus, kCount>& moduli) {
+  EpilogueConstants constants = {};
   for (int i = 0; i < N; ++i) {
-    constants->weights[i] = kCrt<N>.epilogue_weights[i];
-    constants->multiplier[i] = kCrt<N>.multiplier[i];
+    constants.modulus.at[i] = moduli[i];
+    constants.weights[i] = crt.epilogue_weights[i];
+    constants.multiplier[i] = crt.multiplier[i];
   }
-}
-
-template <int... I>
-EpilogueConstants epilogue_constants(int moduli, std::integer_sequence<int, I...>) {
-  EpilogueConstants constants = {kModuli, {}, {}};
-  ((kMinModuli + I == moduli ? set_crt_constants<kMinModuli + I>(&constants) : void()), ...);
   return constants;
 }
 
-// For products with the first `moduli` moduli.
-inline EpilogueConstants epilogue_constants(int moduli) {
-  constexpr int kCounts = kMaxModuli - kMinModuli + 1;
-  return epilogue_constants(moduli, std::make_integer_sequence<int, kCounts>());
+// For products with the first `moduli` moduli of a set.
+template <int N = kMinModuli>
+EpilogueConstants epilogue_constants(int moduli, ModulusSet set) {
+  if constexpr (N < kMaxModuli) {
+    if (moduli != N) return epilogue_constants<N + 1>(moduli, set);
+  }
+  if constexpr (N <= kMaxComplexModuli) {
+    if (set == ModulusSet::kComplex) return epilogue_constants(kComplexCrt<N>, kComplexModuli);
+  }
+  return epilogue_constants(kCrt<N>, kModuli);
 }
 
 }  // namespace ozaki

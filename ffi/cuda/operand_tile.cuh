@@ -15,7 +15,7 @@ struct TilePosition {
   int64_t row;  // first row, counted through the batch
   int rows;     // rows in the tile
   int64_t k;    // first element of the contraction
-  int depth;    // elements of the contraction
+  int depth;    // elements of the contraction, none in a tile of padding
 
   __device__ TilePosition(const Tiling& tiling, int64_t index) {
     const int64_t row_tile = index / tiling.depth_tiles;
@@ -24,7 +24,7 @@ struct TilePosition {
     row = sequence * tiling.sequence_rows + start;
     rows = static_cast<int>(min(static_cast<int64_t>(tiling.rows), tiling.sequence_rows - start));
     k = (index - row_tile * tiling.depth_tiles) * tiling.depth;
-    depth = static_cast<int>(min(static_cast<int64_t>(tiling.depth), tiling.layout.k - k));
+    depth = static_cast<int>(clamp<int64_t>(tiling.layout.k - k, 0, tiling.depth));
   }
 };
 
@@ -52,13 +52,13 @@ __device__ __forceinline__ void load_tile(const Tiling& tiling, const TilePositi
         ptx::cp_async_8(shared + 8 * tile_place(tiling, row, h), source + h);
       }
     }
-  } else if (fast < position.rows) {
+  } else if (const int odd = tiling.layout.parts - 1, row = fast >> odd; row < position.rows) {
     const uint64_t* source =
-        row_start(tiling, position.row + fast) + position.k * tiling.layout.stride_k;
+        row_start(tiling, position.row + row) + tiling.layout.along_k(position.k) + (fast & odd);
 #pragma unroll 4
-    for (int h = slow; h < position.depth; h += step) {
-      ptx::cp_async_8(shared + 8 * tile_place(tiling, fast, h),
-                      source + h * tiling.layout.stride_k);
+    for (int element = slow; element << odd < position.depth; element += step) {
+      ptx::cp_async_8(shared + 8 * tile_place(tiling, row, (element << odd) + (fast & odd)),
+                      source + element * tiling.layout.stride_k);
     }
   }
   for (int row = threadIdx.x / 32; row < position.rows; row += kTileThreads / 32) {

@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 // registers: a CTA takes a chunk of kRows neighbouring rows, a thread a slice of one row.
 constexpr int kRows = 32, kSlices = kTileThreads / kRows, kSlice = kChunk / kSlices;
 
+template <int kParts>
 __global__ void __launch_bounds__(kTileThreads, 3)
     strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                                     RowStatistics* scratch, uint32_t chunks) {
@@ -36,10 +37,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int count = inside ? static_cast<int>(clamp<int64_t>(layout.k - h, 0, kSlice)) : 0;
   const uint64_t* source = x + layout.offset(b, row - b * layout.rows, h);
 
+  const auto element_at = [&](int i) {
+    return source[i / kParts * layout.stride_k + i % kParts];
+  };
   uint64_t bits[kSlice];
   WordRange range;
 #pragma unroll
-  for (int i = 0; i < kSlice; ++i) bits[i] = i < count ? source[i * layout.stride_k] : 0;
+  for (int i = 0; i < kSlice; ++i) bits[i] = i < count ? element_at(i) : 0;
 #pragma unroll
   for (int i = 0; i < kSlice; ++i) range.add(bits[i]);
   const auto row_max = [&](int value) {
@@ -66,13 +70,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   } else {
     emax = INT32_MIN;
     for (int i = 0; i < count; ++i) {
-      const uint64_t element = source[i * layout.stride_k];
+      const uint64_t element = element_at(i);
       flags |= element_flags(element);
       const uint64_t magnitude = finite_magnitude(element);
       if (!is_zero(magnitude)) emax = max(emax, magnitude_exponent(magnitude));
     }
     emax = row_max(emax);
-    for (int i = 0; i < count; ++i) sums.add(finite_magnitude(source[i * layout.stride_k]), emax);
+    for (int i = 0; i < count; ++i) sums.add(finite_magnitude(element_at(i)), emax);
   }
 
   sums_of[slice][lane] = {emax, sums.lsb, sums.sumsq, sums.nnz, flags};
@@ -111,7 +115,7 @@ int64_t scratch_bytes(const Layout& layout) {
   return layout.batch * layout.rows * chunks_of(layout.k) * sizeof(RowStatistics);
 }
 
-Status launch_statistics(const double* x, const Layout& layout, int moduli,
+Status launch_statistics(const double* x, const Layout& layout, Bound bound,
                          const StatisticsOutputs& outputs, void* scratch, const Device& device,
                          cudaStream_t stream) {
   Tiling tiling;
@@ -128,7 +132,9 @@ Status launch_statistics(const double* x, const Layout& layout, int moduli,
     OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
   } else {
     const int64_t tiles = (rows + kRows - 1) / kRows * chunks;
-    strided_chunk_statistics_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(
+    const auto kernel = layout.parts == 1 ? strided_chunk_statistics_kernel<1>
+                                          : strided_chunk_statistics_kernel<2>;
+    kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(
         tiling.x, layout, chunk, static_cast<uint32_t>(chunks));
     OZAKI_RETURN_IF_ERROR(launch_status("strided_chunk_statistics_kernel"));
   }
@@ -136,7 +142,7 @@ Status launch_statistics(const double* x, const Layout& layout, int moduli,
   const int log2_lanes = join_log2_lanes(chunks);
   const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
   join_statistics_kernel<<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
-      chunk, rows, static_cast<int>(chunks), log2_lanes, kBounds[moduli], outputs);
+      chunk, rows, static_cast<int>(chunks), log2_lanes, bound, outputs);
   return launch_status("join_statistics_kernel");
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/constants.h"
 #include "common/layout.h"
 #include "device.h"
 
@@ -18,9 +19,9 @@ struct StatisticsOutputs {
 // Bytes of scratch that statistics and quantize may use.
 int64_t scratch_bytes(const Layout& layout);
 
-// Enqueues the statistics of `x` and its scales for the first `moduli` moduli on `stream` of
+// Enqueues the statistics of `x` and its scales for the norm bound of its moduli on `stream` of
 // `device`, the current one. Allocates nothing, waits for nothing.
-Status launch_statistics(const double* x, const Layout& layout, int moduli,
+Status launch_statistics(const double* x, const Layout& layout, Bound bound,
                          const StatisticsOutputs& outputs, void* scratch, const Device& device,
                          cudaStream_t stream);
 

@@ -35,7 +35,7 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   tiling.layout = layout;
 
   // Smaller tiles where the operand would not fill the device.
-  const int64_t all_rows = layout.batch * layout.rows, kp = padded_k(layout.k);
+  const int64_t all_rows = layout.batch * layout.rows, kp = padded_k(layout);
   const int64_t share = all_rows * kp / (kTilesPerMultiprocessor * device.multiprocessors);
   const int64_t elements =
       std::clamp(power_of_two_at_least(share + 1) / 2, kMinElements, kElements);
@@ -58,9 +58,9 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   const int64_t sequences = layout.rows >= tiling.rows ? layout.batch : 1;
   tiling.sequence_rows = all_rows / sequences;
   tiling.row_tiles = static_cast<int>(ceil_div(tiling.sequence_rows, tiling.rows));
-  tiling.depth_tiles = static_cast<int>(ceil_div(layout.k, depth));
+  tiling.depth_tiles = static_cast<int>(ceil_div(kp, depth));
   tiling.tiles = sequences * tiling.row_tiles * tiling.depth_tiles;
-  const int64_t run = tiling.k_contiguous() ? depth : tiling.rows;
+  const int64_t run = tiling.k_contiguous() ? depth : tiling.rows * layout.parts;
   tiling.log2_lanes = log2(std::min(power_of_two_at_least(run), int64_t{kTileThreads}));
 
   const int64_t chunk = std::min(power_of_two_at_least(depth), int64_t{kChunk});

@@ -25,12 +25,12 @@ struct Divider {
 // A tile is `rows` consecutive rows by `depth` consecutive elements of the contraction. Where a
 // batch element has fewer rows than a tile, the rows of the whole batch are one sequence.
 struct Tiling {
-  const uint64_t* x;  // bits of float64
+  const uint64_t* x;  // bits of float64s
   Layout layout;
   int64_t sequence_rows;  // rows of a sequence; a tile never crosses its end
   int rows, depth;        // of a tile
   int row_tiles;          // tiles of a sequence along its rows
-  int depth_tiles;        // tiles along k
+  int depth_tiles;        // tiles along k and the padding of residues
   int64_t tiles;
   int log2_lanes;  // consecutive threads along the contiguous axis, as a power of two
 
@@ -42,7 +42,7 @@ struct Tiling {
 
   Divider chunks_per_row, octets_per_row;
 
-  OZAKI_HD bool k_contiguous() const { return layout.stride_k == 1 || layout.k == 1; }
+  OZAKI_HD bool k_contiguous() const { return layout.k_contiguous(); }
   OZAKI_HD int tile_chunks() const { return rows * static_cast<int>(chunks_per_row.divisor); }
 };
 

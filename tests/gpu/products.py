@@ -26,23 +26,25 @@ SIZES = (
     (1, 5, 70000, 3, 15),
     (1, 2048, 256, 2048, 15),
 )
+COMPLEX_SIZES = ((24, 37, 65, 41, 15), (2, 130, 70, 66, 18), (1, 257, 513, 300, 16), (1, 5, 33000, 3, 17))
 LARGE, LARGE_MODULI = 4096, 15
 
 
 def digest(c):
-    return hashlib.sha256(oracle.bits(c).tobytes()).hexdigest()
+    parts = [c.real, c.imag] if np.iscomplexobj(c) else [c]
+    return hashlib.sha256(b"".join(oracle.bits(part).tobytes() for part in parts)).hexdigest()
 
 
 def product(a, b, moduli):
     return np.asarray(jax.jit(lambda a, b: matmul(a, b, contract=Contract.moduli(moduli)))(a, b))
 
 
-def small(batch, m, k, n, moduli):
+def small(batch, m, k, n, moduli, make=generators.operands):
     rng = np.random.default_rng(m)
     if batch > 1:
-        a, b, _ = generators.problems(rng, batch, m, k, n, moduli=moduli)
+        a, b, _ = generators.problems(rng, batch, m, k, n, moduli=moduli, make=make)
     else:
-        a, b = generators.operands(rng, m, k, n, rows=generators.phi(2), columns=generators.phi(0.5))
+        a, b = make(rng, m, k, n, rows=generators.phi(2), columns=generators.phi(0.5))
         a[-1, -1], b[0, -1] = np.inf, np.nan
     return digest(product(a, b, moduli))
 
@@ -61,4 +63,6 @@ def large():
 
 
 jax.config.update("jax_enable_x64", True)
-print(json.dumps({str(sizes): small(*sizes) for sizes in SIZES} | large()))
+real = {str(sizes): small(*sizes) for sizes in SIZES}
+complex_ = {f"complex {sizes}": small(*sizes, generators.complex_operands) for sizes in COMPLEX_SIZES}
+print(json.dumps(real | complex_ | large()))

@@ -11,6 +11,7 @@ import jax_ozaki as jo
 import oracle
 from jax_ozaki import Contract, _ffi
 from jax_ozaki._cli import info
+from layouts import LAYOUTS, stored
 from oracle import assert_same_bits
 
 COUNT = 24
@@ -22,18 +23,6 @@ CONTRACTS = (
     *map(Contract.mantissa, (53, 30, 62)),
     *map(Contract.normwise, (2, 1.01, "sqrt_k", "k")),
 )
-# How the operands a_bmk and b_bkn lie in memory; one without b is shared by the whole batch.
-LAYOUTS = (
-    ("bmk", "bkn"),
-    ("bkm", "bkn"),
-    ("bmk", "bnk"),
-    ("bkm", "bnk"),
-    ("mbk", "kbn"),
-    ("kbm", "nbk"),
-    ("mkb", "knb"),
-    ("bmk", "kn"),
-    ("km", "bnk"),
-)  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -57,13 +46,6 @@ def cases(count):
 
 
 CASES = cases(45)
-
-
-def stored(x, axes, order):
-    """x as an array whose axes are in the order given."""
-    x = x if "b" in order else x[0]
-    axes = axes if "b" in order else axes[1:]
-    return np.ascontiguousarray(np.transpose(x, [axes.index(axis) for axis in order]))
 
 
 def test_enough_problems_few_shapes():

@@ -1,0 +1,85 @@
+// Complex products by two real ones a modulus: numerics.md, section 1. With s^2 = -1 mod p,
+//   a+- = a_r +- s a_i,  c+- = a+- b+-,  c_r = (c+ + c-) / 2,  c_i = (c+ - c-) / (2 s).
+// The products come with the 1/2 and the CRT's inverse folded in, v+- = c+- inv / 2.
+#pragma once
+
+#include "common/classify.h"
+#include "common/quantize.h"
+#include "common/tables.h"
+
+namespace ozaki {
+
+// Moduli of the complex set up to which |A'| <= H < 2^63, for either part.
+constexpr int kMaxNarrowComplexModuli = 17;
+
+// Residues of one element by both roots.
+struct RootResidues {
+  uint32_t plus, minus;
+};
+
+// Host form: from the residues of its parts, all in [0, p).
+OZAKI_HD RootResidues root_residues(uint32_t re, uint32_t im, const Modulus& m,
+                                    const ImaginaryUnits& units) {
+  return {mod_p(re + im * units.plus.root, m), mod_p(re + im * units.minus.root, m)};
+}
+
+// Device form: the low bytes are the residues, in [0, p]. An integer comes as the words of x + 2^63 or
+// x + 2^95, the lowest first.
+OZAKI_HD void to_words(int64_t x, uint32_t (&words)[2]) {
+  words[0] = static_cast<uint32_t>(x);
+  words[1] = static_cast<uint32_t>(x >> 32) ^ 1u << 31;
+}
+OZAKI_HD void to_words(const Int96& x, uint32_t (&words)[3]) {
+  words[0] = x.low;
+  words[1] = static_cast<uint32_t>(x.high);
+  words[2] = static_cast<uint32_t>(x.high >> 32) ^ 1u << 31;
+}
+
+template <int kWords>
+OZAKI_HD uint32_t dot_words(const uint32_t (&words)[kWords], const uint32_t (&weights)[kWords],
+                            uint32_t sum) {
+  OZAKI_UNROLL
+  for (int i = 0; i < kWords; ++i) sum = dot4(words[i], weights[i], sum);
+  return sum;
+}
+
+OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[2], const uint32_t (&im)[2],
+                                          const Modulus& m, const ImaginaryUnits& units) {
+  const uint32_t plus = dot_words(re, m.narrow_weights, units.plus.narrow_zero);
+  const uint32_t minus = plus + (units.minus.narrow_zero - units.plus.narrow_zero);
+  return {mod_p_float(dot_words(im, units.plus.narrow_weights, plus), m),
+          mod_p_float(dot_words(im, units.minus.narrow_weights, minus), m)};
+}
+
+OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[3], const uint32_t (&im)[3],
+                                          const Modulus& m, const ImaginaryUnits& units) {
+  const uint32_t plus = dot_words(re, m.wide_weights, units.plus.wide_zero);
+  const uint32_t minus = plus + (units.minus.wide_zero - units.plus.wide_zero);
+  return {mod_p_float(dot_words(im, units.plus.wide_weights, plus), m),
+          mod_p_float(dot_words(im, units.minus.wide_weights, minus), m)};
+}
+
+// c_i inv = (v+ - v-) / s = (p - s) v+ + s v- mod p, in [0, p) or as a device's low byte in [0, p].
+OZAKI_HD uint32_t imaginary_residue(uint32_t plus, uint32_t minus, const Modulus& m,
+                                    const ImaginaryUnits& units) {
+  return mod_p(plus * units.minus.root + minus * units.plus.root, m);
+}
+// `pair`: v+ in the lowest byte, v- in the next.
+OZAKI_HD uint32_t imaginary_residue_float(uint32_t pair, const Modulus& m,
+                                          const ImaginaryUnits& units) {
+  return mod_p_float(dot4(pair, units.roots, m.float_zero), m);
+}
+
+// What the products of one output with non-finite rows or columns add up to, part by part.
+struct ComplexSpecialSum {
+  SpecialSum re, im;
+
+  OZAKI_HD void add(const uint64_t (&a)[2], const uint64_t (&b)[2]) {
+    re.add(a[0], b[0]);
+    re.add(a[1] ^ kSignBit, b[1]);
+    im.add(a[0], b[1]);
+    im.add(a[1], b[0]);
+  }
+};
+
+}  // namespace ozaki

@@ -1,0 +1,134 @@
+#include "combine_complex.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "common/complex.h"
+#include "common/crt.h"
+#include "common/scale.h"
+
+namespace ozaki {
+namespace {
+
+constexpr int kThreads = 256, kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
+
+// A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
+// columns.
+struct Grid {
+  int64_t np;
+  int log2_lanes;
+  uint32_t column_blocks;
+};
+
+// step(0), step(1), ... with constants.
+template <typename Step, int... kIndices>
+__device__ __forceinline__ void for_each_modulus(Step step,
+                                                 std::integer_sequence<int, kIndices...>) {
+  (step(std::integral_constant<int, kIndices>()), ...);
+}
+
+// Writes a thread's outputs of rows and columns with non-finite elements.
+__device__ __noinline__ void replace_special_outputs(const ComplexCombine& args, int64_t batch,
+                                                     int64_t i, int64_t column) {
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  const int32_t scale_a = args.scale_a[batch * m + i];
+  for (int64_t j = column; j < min(column + kColumns, n); ++j) {
+    const int32_t scale_b = args.scale_b[batch * n + j];
+    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) continue;
+    ulonglong2 bits = {kNaNBits, kNaNBits};
+    if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
+      ComplexSpecialSum sum;
+      for (int64_t h = 0; h < args.a_layout.k; h += 2) {
+        uint64_t x[2], y[2];
+        for (int part = 0; part < 2; ++part) {
+          x[part] = load_bits(args.a + args.a_layout.offset(batch, i, h + part));
+          y[part] = load_bits(args.b + args.b_layout.offset(batch, j, h + part));
+        }
+        sum.add(x, y);
+      }
+      bits = {sum.re.bits(), sum.im.bits()};
+    }
+    reinterpret_cast<ulonglong2*>(args.c)[(batch * m + i) * n + j] = bits;
+  }
+}
+
+template <int N>
+__global__ void __launch_bounds__(kThreads, 3)
+    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const Grid grid) {
+  constexpr int kGroups = Crt<N>::kGroups;
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  const uint32_t row_block = blockIdx.x / grid.column_blocks;
+  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
+  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
+  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
+  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+  if (row >= args.a_layout.batch * m || column >= n) return;
+  const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
+
+  uint32_t plus[N], minus[N];
+  const int64_t plane = m * grid.np;
+  const uint8_t* source = args.v + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
+#pragma unroll
+  for (int z = 0; z < N; ++z) plus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
+  source += N * plane;
+#pragma unroll
+  for (int z = 0; z < N; ++z) minus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
+
+  const int32_t scale_a = args.scale_a[row];
+  const int32_t* scales = args.scale_b + batch * n + column;
+  int32_t smallest = scale_a;
+  ulonglong2* target = reinterpret_cast<ulonglong2*>(args.c) + row * n + column;
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) {
+    if (column + e >= n) break;
+    uint32_t re[kGroups] = {}, im[kGroups] = {};
+    for_each_modulus(
+        [&](auto index) {
+          constexpr int z = decltype(index)::value;
+          constexpr Modulus modulus = kComplexModuli[z];
+          constexpr ImaginaryUnits units = kImaginaryUnits[z];
+          constexpr uint32_t multiplier = kComplexCrt<N>.multiplier[z];
+          // v+ and v- of this column in the two lower bytes; the upper ones count for nothing.
+          const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
+          re[z / 3] += dot4(pair, 0x0101, 0) * multiplier;
+          im[z / 3] += (imaginary_residue_float(pair, modulus, units) & 255) * multiplier;
+        },
+        std::make_integer_sequence<int, N>());
+    const int32_t scale_b = scales[e];
+    smallest = min(smallest, scale_b);
+    // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
+    const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b);
+    __stcs(target + e,
+           make_ulonglong2(round_to_float64(reconstruct<N, ModulusSet::kComplex>(re), scale),
+                           round_to_float64(reconstruct<N, ModulusSet::kComplex>(im), scale)));
+  }
+  if (is_sentinel(smallest)) replace_special_outputs(args, batch, i, column);
+}
+
+using Kernel = void (*)(ComplexCombine, Grid);
+
+template <int... kOffsets>
+Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
+  static constexpr Kernel kKernels[] = {complex_combine_kernel<kMinModuli + kOffsets>...};
+  return kKernels[moduli - kMinModuli];
+}
+
+}  // namespace
+
+Status launch_combine_complex(const ComplexCombine& combine, int moduli, cudaStream_t stream) {
+  const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
+  const int64_t lanes = (n + kColumns - 1) / kColumns;
+  Grid grid = {padded(n), 0, 0};
+  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
+  const int64_t width = int64_t{kColumns} << grid.log2_lanes;
+  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
+  const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
+  const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
+
+  constexpr int kCounts = kMaxComplexModuli - kMinModuli + 1;
+  const Kernel kernel = kernel_for(moduli, std::make_integer_sequence<int, kCounts>());
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid);
+  return launch_status("complex_combine_kernel");
+}
+
+}  // namespace ozaki

@@ -1,0 +1,151 @@
+#include "quantize_complex.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "common/complex.h"
+#include "common/scale.h"
+#include "operand_tile.cuh"
+
+namespace ozaki {
+namespace {
+
+struct ResidueArray {
+  uint8_t* data;  // [batch, 2, moduli, rows, kp]
+  int moduli;
+  int64_t kp;           // padded_k(k), k in elements
+  int64_t plane_bytes;  // plane: the residues of a batch element by one modulus and root
+};
+
+// What the elements of a row share: the scale, and where the residues begin.
+struct RowOfTile {
+  uint8_t* residues;
+  int32_t scale;
+};
+
+// A scale that sends every element to zero, and that exponents can be added to.
+constexpr int32_t kScaleZero = -(1 << 20);
+
+struct Narrow {
+  static constexpr int kMaxModuli = kMaxNarrowComplexModuli, kWords = 2;
+  static __device__ __forceinline__ int64_t quantize(uint64_t bits, int32_t scale) {
+    return quantize_narrow(bits, scale);
+  }
+};
+
+struct Wide {
+  static constexpr int kMaxModuli = kMaxComplexModuli, kWords = 3;
+  static __device__ __forceinline__ Int96 quantize(uint64_t bits, int32_t scale) {
+    return quantize_wide(bits, scale);
+  }
+};
+
+// step(0), step(1), ... with constants, until one returns false.
+template <typename Step, int... kIndices>
+__device__ __forceinline__ void for_each_modulus(Step step,
+                                                 std::integer_sequence<int, kIndices...>) {
+  (step(std::integral_constant<int, kIndices>()) && ...);
+}
+
+__device__ __forceinline__ uint32_t pack_low_bytes(const uint32_t (&r)[4]) {
+  return __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
+}
+
+// A thread takes four consecutive elements at a time, eight parts.
+template <typename Integer>
+__device__ __forceinline__ void store_residues(const Tiling& tiling, const TilePosition& position,
+                                               const uint64_t* tile, const RowOfTile* rows,
+                                               const ResidueArray& residues) {
+  constexpr int kElements = 4;
+  const int per_row = tiling.octets_per_row.divisor;
+  const int used =
+      static_cast<int>(min(int64_t{tiling.depth}, 2 * residues.kp - position.k)) / (2 * kElements);
+  const int64_t root_bytes = residues.moduli * residues.plane_bytes;
+  for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
+    const int row = tiling.octets_per_row(index), octet = index - row * per_row;
+    if (octet >= used) continue;
+    const uint64_t* source = tile + row * tiling.pitch + octet;
+    const RowOfTile of_row = rows[row];
+    uint32_t re[kElements][Integer::kWords], im[kElements][Integer::kWords];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      to_words(Integer::quantize(source[2 * e * tiling.plane], of_row.scale), re[e]);
+      to_words(Integer::quantize(source[(2 * e + 1) * tiling.plane], of_row.scale), im[e]);
+    }
+    // Padding is zero to the byte: a residue of 0 may be p.
+    const int elements = clamp(position.depth / 2 - kElements * octet, 0, kElements);
+    const uint32_t kept = elements == 0 ? 0 : ~0u >> (32 - 8 * elements);
+    uint8_t* target = of_row.residues + kElements * octet;
+    for_each_modulus(
+        [&](auto index) {
+          constexpr int kIndex = decltype(index)::value;
+          constexpr Modulus m = kComplexModuli[kIndex];
+          constexpr ImaginaryUnits units = kImaginaryUnits[kIndex];
+          uint32_t plus[kElements], minus[kElements];
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            const RootResidues r = root_residues_float(re[e], im[e], m, units);
+            plus[e] = r.plus, minus[e] = r.minus;
+          }
+          *reinterpret_cast<uint32_t*>(target) = pack_low_bytes(plus) & kept;
+          *reinterpret_cast<uint32_t*>(target + root_bytes) = pack_low_bytes(minus) & kept;
+          target += residues.plane_bytes;
+          return kIndex + 1 < residues.moduli;
+        },
+        std::make_integer_sequence<int, Integer::kMaxModuli>());
+  }
+}
+
+__host__ __device__ inline int tile_bytes(const Tiling& tiling) {
+  return (tiling.rows * tiling.pitch + 1) / 2 * 2 * sizeof(uint64_t);
+}
+
+// Shared memory: the tile and its rows.
+template <typename Integer>
+__global__ void __launch_bounds__(kTileThreads, 4)
+    complex_residues_kernel(const __grid_constant__ Tiling tiling,
+                            const int32_t* __restrict__ scale, const ResidueArray residues) {
+  extern __shared__ __align__(16) uint64_t tile[];
+  RowOfTile* rows =
+      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  const TilePosition position(tiling, blockIdx.x);
+  if (const int row = threadIdx.x; row < position.rows) {
+    const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
+    const uint32_t in_batch = tiling.layout.rows, b = g / in_batch;
+    const int64_t before = int64_t{b} * 2 * residues.moduli * in_batch + (g - b * in_batch);
+    rows[row] = {residues.data + before * residues.kp + position.k / 2,
+                 is_sentinel(scale[g]) ? kScaleZero : scale[g]};
+  }
+  load_tile(tiling, position, tile);
+  store_residues<Integer>(tiling, position, tile, rows, residues);
+}
+
+}  // namespace
+
+Status launch_residues_complex(const double* parts, const Layout& layout, int moduli,
+                               const int32_t* scale, uint8_t* residues, const Device& device,
+                               cudaStream_t stream) {
+  Tiling tiling;
+  make_tiling(parts, layout, device, TilePass::kBlocks, tiling);
+  const int64_t kp = padded_k(layout.k / 2);
+  const ResidueArray array = {residues, moduli, kp, layout.rows * kp};
+  const auto kernel = moduli <= kMaxNarrowComplexModuli ? complex_residues_kernel<Narrow>
+                                                        : complex_residues_kernel<Wide>;
+  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  // Always the same limit: another thread may be between here and its launch.
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(tiling, scale,
+                                                                               array);
+  return launch_status("complex_residues_kernel");
+}
+
+Status launch_quantize_complex(const double* parts, const Layout& layout, int moduli,
+                               const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
+                               const Device& device, cudaStream_t stream) {
+  OZAKI_RETURN_IF_ERROR(launch_statistics(parts, layout, kComplexBounds[moduli], outputs, scratch,
+                                          device, stream));
+  return launch_residues_complex(parts, layout, moduli, outputs.scale, residues, device, stream);
+}
+
+}  // namespace ozaki
