@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from . import _limbs, _moduli, _reference, _stages
 from ._dimensions import Groups
+from ._field import REAL, Field
 from ._operand import Operand, memory_order, view
 from ._plan import Blocks
 
@@ -94,9 +95,9 @@ class _StagesOfShards:
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
         return self._stages.residues(operand, scale, moduli)
 
-    def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
+    def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
         del summand  # always residues
-        return self._stages.grouped_mma(lhs, rhs, summand=True)
+        return self._stages.grouped_mma(lhs, rhs, field=field, summand=True)
 
     def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         count = self._shards.count
@@ -157,7 +158,7 @@ def _class_counts(special: Array, lhs: Operand, rhs: Operand) -> Array:
     """1 for a NaN, 2^20 for +Inf, 2^40 for -Inf among the products of this shard; 0 where all are finite."""
 
     def classified() -> Array:
-        c = _reference._classify(lhs, rhs)
+        c = _reference._classify(lhs.canonical(), rhs.canonical())
         infinite = jnp.where(c > 0, 1 << _CLASS_BITS, 1 << 2 * _CLASS_BITS)
         return jnp.where(jnp.isnan(c), 1, jnp.where(jnp.isinf(c), infinite, 0))
 
