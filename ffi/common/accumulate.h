@@ -92,9 +92,9 @@ struct WindowSum {
 };
 
 // The whole range of products in 32-bit digits of signed 64-bit words: digit q counts units of
-// 2^(32 q + kLowestExponent). 2^31 terms need no carries.
-constexpr int kLowestExponent = -2208;  // below 2^(-1073 - 1073 - 53), a multiple of 32
-constexpr int kDigits = 136;            // up to 2^2144: above 2^(1024 + 1024 + 31)
+// 2^(32 q + kLowestExponent). 2^30 terms need no carries.
+constexpr int kLowestExponent = -2272;  // at most -1073 - 1073 - 106, a multiple of 32
+constexpr int kDigits = 138;            // up to 2^2144: above 2^(1024 + 1024 + 30)
 
 // Adds a b to digits through add(q, signed piece), five pieces at most.
 template <typename Add>
