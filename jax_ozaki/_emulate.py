@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from . import _explain
+from . import _explanation
 from ._contract import Contract
-from ._explain import Explanation
+from ._explanation import Explanation
 from ._settings import settings
 from ._substitute import call
 
@@ -68,7 +68,7 @@ def emulate(
         return call(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
 
     def explain(*args: Any, **kwargs: Any) -> Explanation:
-        return _explain.explain(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
+        return _explanation.explain(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
 
     emulated.explain = explain  # type: ignore[attr-defined]
     return emulated  # type: ignore[return-value]

@@ -16,8 +16,12 @@ from typing import Any
 import jax
 import jaxlib
 
-_REAL_STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
-STAGES = (*_REAL_STAGES, *(f"complex_{stage}" for stage in _REAL_STAGES))
+_PRODUCT_STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
+STAGES = (
+    *_PRODUCT_STAGES, *(f"complex_{stage}" for stage in _PRODUCT_STAGES),
+    "planes", "magnitude", "certify", "certify_fine",
+    "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
+)  # fmt: skip
 CUDA_STAGES = (*STAGES, "strassen_quantize", "strassen_combine")
 
 Version = tuple[int, ...]

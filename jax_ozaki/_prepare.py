@@ -16,8 +16,7 @@ from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, view
 from ._partition import Factors, partitioned, product_factors
-from ._plan import blocks
-from ._primitive import bind, check, lower, lower_stages, result_shape, transpose_lhs, transpose_rhs
+from ._primitive import bind, check, lower, lower_stages, product, result_shape, transpose_lhs, transpose_rhs
 from ._stages import Quantized
 
 Side = Literal["lhs", "rhs"]
@@ -89,15 +88,20 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     contract = resolve(contract)
     if contract.kind == "native":
         raise ValueError("contract=native: a native product has nothing to prepare.")
+    if not preparable(contract, a.dtype):
+        raise ValueError(f"contract={contract}: complex128 is prepared under moduli, mantissa or normwise contracts.")
     k_axis, row_axis = (a.ndim - 1, a.ndim - 2) if side == "lhs" else (a.ndim - 2, a.ndim - 1)
     moduli = contract.modulus_count(a.shape[k_axis], a.dtype)
     groups = Groups(tuple(range(a.ndim - 2)), (row_axis,), (k_axis,))
     return Prepared(a, _quantize.quantize(a, groups, moduli), side, contract, moduli)
 
 
-def preparable(contract: Contract) -> bool:
-    """Whether a product under ``contract`` can use operands quantized before it is known."""
-    return contract.kind in ("moduli", "mantissa", "normwise")
+def preparable(contract: Contract, dtype: Any) -> bool:
+    """Whether a product under ``contract`` can use operands of ``dtype`` quantized before it is known.
+
+    A certified product of complex operands is a real one of other operands.
+    """
+    return contract.kind != "native" and not (contract.certified and dtype == jnp.complex128)
 
 
 def multiply(
@@ -228,7 +232,7 @@ def _staged(
     *quantized: Array,
     stages: _stages.Stages,
     prepared: tuple[bool, bool],
-    moduli: int,
+    contract: Contract,
     groups: tuple[Groups, Groups],
     workspace_bytes: int,
 ) -> Array:
@@ -242,8 +246,7 @@ def _staged(
         return _stages.Rows(operand, _grouped(Quantized(*leaves), of_x, operand) if leaves else None)
 
     rows, columns = map(rows_of, (lhs, rhs), groups, _split(quantized, prepared))
-    block = blocks(_field.of(lhs.dtype).parts * moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    return lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)
 
 
 def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantized:
@@ -270,10 +273,10 @@ def _lower(
     stages: _stages.Stages,
     prepared: tuple[bool, bool],
     dimension_numbers: DimensionNumbers,
-    contract: Contract,
+    moduli: int,
     **params: Any,
 ) -> Any:
-    del contract
+    del moduli
     groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in[:2]))
     factors, of_result = product_factors(groups)
     of_leaves: list[Factors] = []
@@ -282,8 +285,8 @@ def _lower(
             (k,) = of_operand.contract
             kept = [axis for axis in range(len(of_array)) if axis != k]
             of_leaves += _quantize.result_factors(of_array, Groups(tuple(kept[:-1]), tuple(kept[-1:]), (k,)))
-    product = partial(_staged, stages=stages, prepared=prepared, groups=groups, **params)
-    rule = partial(partitioned, product, [*factors, *of_leaves], [of_result])
+    multiply = partial(_staged, stages=stages, prepared=prepared, groups=groups, **params)
+    rule = partial(partitioned, multiply, [*factors, *of_leaves], [of_result])
     (result,) = lower_stages(rule, ctx, *operands)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 

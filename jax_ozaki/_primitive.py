@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _field, _shards, _stages, _switch
+from . import _dimensions, _field, _ladder, _shards, _stages, _switch
 from ._compat import (
     Primitive,
     ad,
@@ -98,9 +98,9 @@ def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Con
         raise TypeError(f"lhs has dtype {lhs.dtype} and rhs {rhs.dtype}: one primitive multiplies one dtype.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    planes = _field.of(lhs.dtype).parts * contract.modulus_count(extents.k, lhs.dtype)
+    contract.modulus_count(extents.k, lhs.dtype)
     if 0 not in extents:
-        blocks(planes, *extents, budget=workspace_bytes)
+        blocks(contract.workspace_planes(extents.k, lhs.dtype), *extents, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -210,14 +210,25 @@ def staged(
     if 0 in extents:
         return jnp.zeros(shape, lhs.dtype)
     operands = view(lhs, groups[0]), view(rhs, groups[1])
-    together = shards if contract.reproducible else None
-    moduli = contract.modulus_count(extents.k * together.count if together else extents.k, lhs.dtype)
-    block = blocks(_field.of(lhs.dtype).parts * moduli, *extents, budget=workspace_bytes)
-    if together:
-        return _shards.product(stages, *operands, moduli, block, workspace_bytes, together, shape)
+    if shards and contract.reproducible:
+        moduli = contract.modulus_count(extents.k * shards.count)
+        block = blocks(moduli, *extents, budget=workspace_bytes)
+        return _shards.product(stages, *operands, moduli, block, workspace_bytes, shards, shape)
     rows, columns = map(_stages.Rows, operands)
-    result = lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    result = lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)
     return shards.sum(result) if shards else result
+
+
+def product(
+    stages: _stages.Stages, lhs: _stages.Rows, rhs: _stages.Rows, contract: Contract, workspace_bytes: int
+) -> Array:
+    """The product of rows and columns under ``contract``: [batch, m, n] of the operands' dtype."""
+    k, dtype = lhs.operand.k, lhs.operand.field.dtype
+    extents = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, k
+    block = blocks(contract.workspace_planes(k, dtype), *extents, budget=workspace_bytes)
+    if contract.certified:
+        return _ladder.product(stages, lhs, rhs, contract, block)
+    return _stages.product(stages, lhs, rhs, contract.modulus_count(k, dtype), block, workspace_bytes)
 
 
 def _lower(
@@ -236,10 +247,10 @@ def _lower(
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
-    product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    rule: Any = partial(partitioned_product, product, groups, _split_of_k(contract, avals[0].dtype))
+    multiply = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    rule: Any = partial(partitioned_product, multiply, groups, _split_of_k(contract, avals[0].dtype))
     if not knows_devices(ctx):  # within a primitive that creates products when it is lowered
-        rule = partial(_unpartitioned, product)
+        rule = partial(_unpartitioned, multiply)
     (result,) = lower_stages(rule, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
@@ -247,7 +258,8 @@ def _lower(
 def _split_of_k(contract: Contract, dtype: Any) -> SplitOfK:
     if not contract.reproducible:
         return "anywhere"
-    return "between chunks" if _field.of(dtype) is _field.REAL else "nowhere"
+    exactly = _field.of(dtype) is _field.REAL and not contract.certified
+    return "between chunks" if exactly else "nowhere"
 
 
 def _unpartitioned(product: Any, whole_mesh: Any) -> Any:

@@ -24,7 +24,7 @@ from ._primitive import lower, lower_stages
 from ._stages import Quantized
 
 ozaki_statistics_p = Primitive("ozaki_statistics")
-"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 5]."""
+"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 6]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
 """Residues uint8[*batch, moduli, *free, padded k], twice the moduli where complex, scales and statistics."""
@@ -52,7 +52,7 @@ def _results(x: Any, groups: Groups, moduli: int) -> list[Any]:
     axes: list[Factors] = result_factors([str(axis) for axis in range(x.ndim)], groups)
     k = math.prod(x.shape[axis] for axis in groups.contract)
     planes = _field.of(x.dtype).parts * moduli
-    sizes = {"planes": planes, "padded_k": padded_k(k), "fields": 5} | {str(i): n for i, n in enumerate(x.shape)}
+    sizes = {"planes": planes, "padded_k": padded_k(k), "fields": 6} | {str(i): n for i, n in enumerate(x.shape)}
     specs = {str(i): spec for i, spec in enumerate(x.sharding.spec)}
 
     def aval(factors: Factors, dtype: Any) -> Any:

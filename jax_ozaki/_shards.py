@@ -45,7 +45,7 @@ class Shards:
 
 
 def product(
-    stages: _stages.Stages,
+    stages: _stages.ProductStages,
     lhs: Operand,
     rhs: Operand,
     moduli: int,
@@ -65,7 +65,7 @@ def product(
 class _StagesOfShards:
     """The stages of a platform for rows of which every device holds a part."""
 
-    def __init__(self, stages: _stages.Stages, shards: Shards, shape: tuple[int, ...]) -> None:
+    def __init__(self, stages: _stages.ProductStages, shards: Shards, shape: tuple[int, ...]) -> None:
         self._stages, self._shards, self._shape = stages, shards, shape
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
@@ -132,7 +132,7 @@ def _whole_chunks(operand: Operand, shards: Shards) -> Operand:
     return Operand(jnp.where(mine, array, 0.0), operand.order)
 
 
-def _chunk_statistics(stages: _stages.Stages, operand: Operand, moduli: int) -> Array:
+def _chunk_statistics(stages: _stages.ProductStages, operand: Operand, moduli: int) -> Array:
     """Statistics int64[batch, rows, chunks, 5] of the chunks of every row, seen as rows of their own."""
     chunks = operand.k // _moduli.CHUNK
     sizes = {"b": operand.batch, "r": operand.rows, "c": chunks, "k": _moduli.CHUNK}

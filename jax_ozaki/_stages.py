@@ -1,24 +1,27 @@
 """The pipeline of a product, built out of one call a stage.
 
 Stages are separate calls in the HLO: XLA owns every buffer of residues and merges equal
-quantizations. A platform without handlers runs the stages of ``_reference`` instead.
+quantizations. A platform without handlers runs the stages of ``_reference`` instead, with those of certified products in ``_ladder_reference``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple, Protocol
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from . import _moduli, _reference
+from . import _ladder_reference
 from ._field import REAL, Field
 from ._handlers import CudaHandlers, Handlers
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
+from ._rungs import Certified, RungMap
 
 
 class Quantized(NamedTuple):
@@ -30,7 +33,7 @@ class Quantized(NamedTuple):
     scale: Array
     """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
     statistics: Array
-    """int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags"""
+    """int64[batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs"""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
         """``size`` batch elements, rows or k from ``start``; k in multiples of the statistics' chunk.
@@ -43,8 +46,8 @@ class Quantized(NamedTuple):
         return Quantized(*(lax.dynamic_slice_in_dim(x, start, size, i) for x, i in zip(self, axes, strict=True)))
 
 
-class Stages(Protocol):
-    """What a platform implements; ``_reference`` defines the results."""
+class ProductStages(Protocol):
+    """The stages of every product; ``_reference`` defines the results."""
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]: ...
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]: ...
@@ -54,6 +57,49 @@ class Stages(Protocol):
 
     def combine(
         self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int
+    ) -> Array: ...
+
+
+class Stages(ProductStages, Protocol):
+    """What a platform implements: also the stages of certified products, see ``_ladder_reference``."""
+
+    def planes(
+        self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
+    ) -> Array: ...
+    def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array: ...
+    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap: ...
+    def certify_fine(
+        self,
+        sums: Array,
+        known: RungMap,
+        lhs: Certified,
+        rhs: Certified,
+        lhs_wide: Array,
+        rhs_wide: Array,
+        *,
+        all_k: bool,
+        tau_half: np.float32,
+    ) -> RungMap: ...
+    def ladder_residues(
+        self, operand: Operand, scale: Array, moduli: int, count: Array, tiles: Array, *, side: int, rungs: int
+    ) -> Array: ...
+    def ladder_mma(self, lhs: Array, rhs: Array, count: Array, tiles: Array, *, rungs: int) -> Array: ...
+    def ladder_combine(
+        self,
+        v: Array,
+        lhs_scale: Array,
+        rhs_scale: Array,
+        lhs: Operand,
+        rhs: Operand,
+        count: Array,
+        rung: Array,
+        tiles: Array,
+        c: Array | None,
+        *,
+        rungs: int,
+    ) -> Array: ...
+    def ladder_sum(
+        self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
     ) -> Array: ...
 
 
@@ -70,61 +116,76 @@ class Rows:
         quantized = self.quantized and self.quantized.block(axis, start, size)
         return Rows(self.operand.block(axis, start, size), quantized)
 
-    def quantize(self, stages: Stages, moduli: int) -> Rows:
+    def quantize(self, stages: ProductStages, moduli: int) -> Rows:
         return self if self.quantized else Rows(self.operand, Quantized(*stages.quantize(self.operand, moduli)))
 
-    def scale(self, stages: Stages, moduli: int) -> Array:
+    def scale(self, stages: ProductStages, moduli: int) -> Array:
         return self.quantized.scale if self.quantized else stages.stats(self.operand, moduli)[0]
 
-    def residues(self, stages: Stages, scale: Array, moduli: int) -> Array:
+    def residues(self, stages: ProductStages, scale: Array, moduli: int) -> Array:
         return self.quantized.residues if self.quantized else stages.residues(self.operand, scale, moduli)
 
 
-def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, budget: int) -> Array:
+def product(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, budget: int) -> Array:
     """C = A B for the rows of A and the columns of B, block by block: [batch, m, n] of the operands' dtype.
 
     Blocks change no bit: scales are those of whole rows, and sums of residues are exact. ``budget``
     bounds what faster ways may take beyond the workspace of the blocks.
     """
-    batch, m, k = (lhs.operand.batch, lhs.operand.rows, lhs.operand.k)
-    n = rhs.operand.rows
-    if blocks == Blocks(batch, m, n, k):
-        unprepared = lhs.quantized is None and rhs.quantized is None
+    extents = Blocks(lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, lhs.operand.k)
+    if blocks == extents and lhs.quantized is None and rhs.quantized is None:
         operands = lhs.operand, rhs.operand
-        if unprepared and isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
+        if isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
             return stages.multiply_by_strassen(*operands, moduli)
-        return _multiply(stages, lhs.quantize(stages, moduli), rhs.quantize(stages, moduli), moduli)
+    dtype = lhs.operand.field.dtype
+    if blocks.k == extents.k:
+        multiply = partial(_multiply, stages, moduli=moduli)
+        return in_blocks(lhs, rhs, blocks, lambda rows: rows.quantize(stages, moduli), multiply, dtype)
+    multiply = partial(_multiply_k_blocks, stages, moduli=moduli, k_block=blocks.k)
+    return in_blocks(lhs, rhs, blocks, lambda rows: rows, multiply, dtype)
 
-    def batch_block(b: Array | int, size: int, c: Array) -> Array:
+
+def in_blocks(
+    lhs: Rows,
+    rhs: Rows,
+    blocks: Blocks,
+    quantize: Callable[[Rows], Rows],
+    multiply: Callable[[Rows, Rows], Any],
+    dtypes: Any = jnp.float64,
+) -> Any:
+    """``multiply(quantize(rows), quantize(columns))`` for every block of rows and columns.
+
+    The results are arrays [batch, m, n], one of each dtype in the tree ``dtypes``.
+    """
+    batch, m, n = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows
+    if (blocks.batch, blocks.m, blocks.n) == (batch, m, n):
+        return multiply(quantize(lhs), quantize(rhs))
+
+    def batch_block(b: Array | int, size: int, c: Any) -> Any:
         a_batch, b_batch = lhs.block("b", b, size), rhs.block("b", b, size)
 
-        def n_block(j: Array | int, size: int, c: Array) -> Array:
-            columns = b_batch.block("r", j, size)
-            if blocks.k == k:
-                columns = columns.quantize(stages, moduli)
+        def n_block(j: Array | int, size: int, c: Any) -> Any:
+            columns = quantize(b_batch.block("r", j, size))
 
-            def m_block(i: Array | int, size: int, c: Array) -> Array:
-                rows = a_batch.block("r", i, size)
-                if blocks.k == k:
-                    block = _multiply(stages, rows.quantize(stages, moduli), columns, moduli)
-                else:
-                    block = _multiply_k_blocks(stages, rows, columns, moduli, blocks.k)
-                return lax.dynamic_update_slice(c, block, (b, i, j))
+            def m_block(i: Array | int, size: int, c: Any) -> Any:
+                block = multiply(quantize(a_batch.block("r", i, size)), columns)
+                return jax.tree.map(lambda whole, part: lax.dynamic_update_slice(whole, part, (b, i, j)), c, block)
 
-            return _over_blocks(m, blocks.m, m_block, c)
+            return over_blocks(m, blocks.m, m_block, c)
 
-        return _over_blocks(n, blocks.n, n_block, c)
+        return over_blocks(n, blocks.n, n_block, c)
 
-    return _over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), lhs.operand.field.dtype))
+    nothing = jax.tree.map(lambda dtype: jnp.zeros((batch, m, n), dtype), dtypes)
+    return over_blocks(batch, blocks.batch, batch_block, nothing)
 
 
-def _multiply(stages: Stages, lhs: Rows, rhs: Rows, moduli: int) -> Array:
+def _multiply(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int) -> Array:
     assert lhs.quantized and rhs.quantized
     v = stages.grouped_mma(lhs.quantized.residues, rhs.quantized.residues, field=lhs.operand.field)
     return stages.combine(v, lhs.quantized.scale, rhs.quantized.scale, lhs.operand, rhs.operand, moduli)
 
 
-def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
+def _multiply_k_blocks(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, k_block: int) -> Array:
     """Residues of the blocks' products add up modulo each p."""
     lhs_scale, rhs_scale = lhs.scale(stages, moduli), rhs.scale(stages, moduli)
     field = lhs.operand.field
@@ -138,11 +199,11 @@ def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_bloc
         return jnp.stack([sums[:, i] % p for i, p in enumerate(planes)], axis=1).astype(jnp.uint8)
 
     shape = (lhs.operand.batch, len(planes), lhs.operand.rows, padded(rhs.operand.rows))
-    v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
+    v = over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
     return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
 
 
-def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
+def over_blocks(size: int, block: int, body: Callable[[Array | int, int, Any], Any], carry: Any) -> Any:
     """Fold ``body(start, block size, carry)`` over the blocks of an axis; the last is as short as needed."""
     full, tail = divmod(size, block)
     if full == 1:
@@ -155,4 +216,4 @@ def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array]
 @cache
 def by_platform() -> dict[str | None, Stages]:
     """The stages of each lowering platform; None stands for every other platform."""
-    return {"cpu": Handlers(lambda operand: 0), "cuda": CudaHandlers(), None: _reference}
+    return {"cpu": Handlers(lambda operand: 0), "cuda": CudaHandlers(), None: _ladder_reference}

@@ -278,11 +278,11 @@ class Substitution:
         fixed = [scope.is_invariant(x) for x in equation.invars]
         avals = [cast(Any, x.aval) for x in equation.invars]
         plain = equation.params["out_sharding"] is None and all(x.sharding.mesh.empty for x in avals)
-        plain = plain and avals[0].dtype == avals[1].dtype in _field.DTYPES
-        if sum(fixed) != 1 or not plain or not preparable(self.settings.contract):
+        lhs, rhs = avals
+        same = lhs.dtype == rhs.dtype and lhs.dtype in _field.DTYPES
+        if sum(fixed) != 1 or not (plain and same and preparable(self.settings.contract, lhs.dtype)):
             return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
-        lhs, rhs = avals
         found = form(lhs, rhs, numbers, fixed.index(True))
         # What is prepared is held as long as the loop runs.
         held = found and found.residue_bytes(self.settings.contract, lhs.dtype)

@@ -40,6 +40,7 @@ class Statistics(NamedTuple):
     sumsq: np.ndarray
     nnz: np.ndarray
     flags: np.ndarray
+    sumabs: np.ndarray
 
 
 def bound(n, moduli=MODULI):
@@ -79,13 +80,15 @@ def statistics(x):
     emax_chunk = top_chunk.max(-1)
     slices = ceil_shift(magnitude, 53 - 16 + emax_chunk[..., None] - top_chunk)
     emax = emax_chunk.max(-1)
-    sumsq = ceil_shift((slices**2).sum(-1), 2 * (emax[..., None] - emax_chunk)).sum(-1)
+    distance = emax[..., None] - emax_chunk
+    sumsq = ceil_shift((slices**2).sum(-1), 2 * distance).sum(-1)
+    sumabs = ceil_shift(slices.sum(-1), distance).sum(-1)
 
     lowest_bit = np.frexp((significand & -significand).astype(np.float64))[1] - 1
     lsb = np.where(nonzero, exponent + lowest_bit, 2**20).min(-1)
     nnz = nonzero.sum(-1)
     emax, lsb = (np.where(nnz > 0, value, 0) for value in (emax, lsb))
-    return Statistics(emax, lsb, sumsq, nnz, flags)
+    return Statistics(emax, lsb, sumsq, nnz, flags, sumabs)
 
 
 def scale_exponent(emax, lsb, sumsq, nnz, n, moduli=MODULI):
@@ -105,7 +108,7 @@ def scale_exponent(emax, lsb, sumsq, nnz, n, moduli=MODULI):
 def scales(stats, n, moduli=MODULI):
     """Scale of every row, or its sentinel, as int64."""
 
-    def one(emax, lsb, sumsq, nnz, flags):
+    def one(emax, lsb, sumsq, nnz, flags, sumabs):
         if flags:
             return SCALE_NAN if flags & 1 else SCALE_INF
         return scale_exponent(int(emax), int(lsb), int(sumsq), int(nnz), n, moduli)
@@ -134,7 +137,7 @@ def round_to_float64(x, exponent):
     try:
         return float(x << exponent) if exponent >= 0 else x / (1 << -exponent)
     except OverflowError:
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
 
 
 def special(row, column):

@@ -1,9 +1,7 @@
 // FFI handlers of the CPU stages and the Python module _cpu that registers them.
-#include <nanobind/stl/string.h>
+#include "bindings/cpu.h"
 
-#include <algorithm>
-#include <functional>
-#include <utility>
+#include <nanobind/stl/string.h>
 
 #include "bindings/complex_handlers.h"
 #include "cpu/combine.h"
@@ -14,11 +12,6 @@
 
 namespace ozaki {
 namespace {
-
-Scheduler scheduler(ffi::ThreadPool& pool) {
-  return {[&pool](std::function<void()> task) { pool.Schedule(std::move(task)); },
-          std::max<int64_t>(pool.num_threads(), 1)};
-}
 
 ffi::Error stats_handler(ffi::ThreadPool pool, F64 x, Result<S32> scale, Result<S64> stats,
                          Result<U8>, StatsAttributes attributes) {
@@ -151,6 +144,7 @@ nb::dict all_registrations() {
   nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});
   add_complex_handlers(capsules, {kComplexStats, kComplexQuantize, kComplexResidues,
                                   kComplexGroupedMma, kComplexCombine});
+  add_ladder(capsules, ladder_handlers());
   return capsules;
 }
 

@@ -1,0 +1,101 @@
+// Whether an output's error bound keeps |C - AB| <= c u |A||B|, from integers of its row and its
+// column alone.
+//
+// X = sum A'B' differs from AB 2^(mu + nu) by at most
+//   E = [row rounded] h + [column rounded] f,   f = 1/2 sum_h |a_h| 2^mu + nnz / 8, h likewise,
+// and the output is certified if E <= (c - 1) u S_lo 2^(mu + nu) for a lower bound S_lo of |A||B|.
+// All is float32 whose products are exact but for one, in an order that contraction cannot change:
+// the same decision on every device. The factor 1 - 2^-16 in tau covers every rounding here.
+#pragma once
+
+#include "common/planes.h"
+#include "common/scale.h"
+
+namespace ozaki {
+
+// What a row or column brings to the certificates of its outputs.
+struct RowBound {
+  float half_norm;  // f
+  float unit;       // 2^(emax + mu - plane bits - 26)
+  bool rounded;     // mu < -lsb: the integers are not the elements themselves
+  bool special;     // has a NaN or an Inf: classified, nothing to certify
+};
+
+// 2^e as a float32, -126 <= e <= 127.
+OZAKI_HD float power_of_two(int e) {
+  const uint32_t bits = static_cast<uint32_t>(clamp(e, -126, 127) + 127) << 23;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// x rounded up to 24 bits: exact as a float32.
+OZAKI_HD uint64_t round_up_to_float(uint64_t x) {
+  const int shift = x < (uint64_t{1} << 24) ? 0 : bit_length(x) - 24;
+  return ((x + ((uint64_t{1} << shift) - 1)) >> shift) << shift;
+}
+
+OZAKI_HD RowBound row_bound(const RowStatistics& row, int32_t scale, int plane_bits) {
+  if (is_sentinel(scale)) return {0, 1, false, true};
+  const float sum = static_cast<float>(round_up_to_float(row.sumabs));
+  const float half = sum * power_of_two(row.emax + scale - 17);
+  return {half + static_cast<float>(row.nnz) * 0.125f,
+          power_of_two(row.emax + scale - plane_bits - 26), row.nnz != 0 && scale < -row.lsb,
+          false};
+}
+
+struct Certificate {
+  bool holds;
+  float ratio;  // bound of |X 2^-(mu + nu) - AB| / (u S), where it holds
+};
+
+// magnitude: S_lo in the units of both rows. tau_half: (c - 1) / 2 rounded down, times 1 - 2^-16.
+OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, float magnitude,
+                                 float tau_half) {
+  if (row.special || column.special) return {true, 0};
+  const float error =
+      (row.rounded ? column.half_norm : 0.0f) + (column.rounded ? row.half_norm : 0.0f);
+  if (error == 0) return {true, 0};
+  const float bound = magnitude * row.unit * column.unit;  // 2 u S_lo 2^(mu + nu), perhaps Inf
+  if (!(error <= bound * tau_half)) return {false, 0};
+  return {true, error / (0.5f * bound)};
+}
+
+// The rung of the ladder that gives an output, and the tiles of outputs that share work: a tile
+// holds the set of the rungs in it, bit r for rung r.
+enum Rung : uint8_t { kUndecided = 0, kCoarse = 1, kFine = 2, kWide = 3, kSum = 4 };
+constexpr int64_t kTile = 128;
+OZAKI_HD int64_t tiles_of(int64_t extent) { return (extent + kTile - 1) / kTile; }
+
+struct Decision {
+  Rung rung;
+  float ratio;
+};
+
+// By the product of the coarse planes.
+OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, int32_t sum, float tau_half) {
+  const Certificate first = certificate(row, column, static_cast<float>(sum), tau_half);
+  return {first.holds ? kCoarse : kUndecided, first.ratio};
+}
+
+// The products of the fine planes: hi hi, hi lo, lo hi and that of the masks.
+struct FineSums {
+  int32_t high, high_low, low_high, mask;
+};
+
+// By the products of the fine planes, for an output that the coarse ones left undecided: with the
+// scales of the first rung, then with those of more moduli. A sum of masks of 0 means that S = 0
+// where the planes hold every k (all_k): X is 0 too.
+OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, const RowBound& wide_row,
+                         const RowBound& wide_column, const FineSums& sums, bool all_k,
+                         float tau_half) {
+  if (all_k && sums.mask == 0) return {kFine, 0};
+  const int64_t cross = int64_t{sums.high_low} + sums.low_high;
+  const float magnitude = static_cast<float>((int64_t{sums.high} << 14) + (cross << 7));
+  const Certificate narrow = certificate(row, column, magnitude, tau_half);
+  if (narrow.holds) return {kFine, narrow.ratio};
+  const Certificate wide = certificate(wide_row, wide_column, magnitude, tau_half);
+  return {wide.holds ? kWide : kSum, wide.ratio};
+}
+
+}  // namespace ozaki

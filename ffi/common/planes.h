@@ -1,0 +1,54 @@
+// Magnitude planes: small integers that bound |a| from below, for lower bounds of S = |A||B|.
+#pragma once
+
+#include "common/layout.h"
+#include "common/statistics.h"
+
+namespace ozaki {
+
+// The part of k that a magnitude product sums over: of the blocks of kPlaneBlock consecutive k,
+// every step-th. What is kept lies without gaps.
+constexpr int64_t kPlaneBlock = 64;
+
+struct PlaneSubset {
+  int64_t k, step;
+
+  OZAKI_HD bool all() const { return step == 1; }
+  OZAKI_HD int64_t kept() const {
+    const int64_t blocks = (round_up(k, kPlaneBlock) / kPlaneBlock + step - 1) / step;
+    const int64_t last = k - (blocks - 1) * step * kPlaneBlock;
+    return (blocks - 1) * kPlaneBlock + (last < kPlaneBlock ? last : kPlaneBlock);
+  }
+  // The element of k at position h of a plane.
+  OZAKI_HD int64_t element(int64_t h) const {
+    return h / kPlaneBlock * step * kPlaneBlock + h % kPlaneBlock;
+  }
+};
+
+// The longest plane of a subset that the package asks for: 127^2 times that fits 32 bits.
+constexpr int64_t kMaxPlaneLength = int64_t{1} << 17;
+static_assert(127 * 127 * kMaxPlaneLength < (int64_t{1} << 31));
+
+// floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax, plane_bits <= 14: below
+// 2^plane_bits.
+OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
+  // To the right by at least 53 - plane_bits, but where emax is that of a subnormal.
+  const int shift = emax - plane_bits - exponent(bits);
+  const uint64_t magnitude = significand(bits) << (shift < 0 ? -shift : 0);
+  return shift > 63 ? 0 : static_cast<uint32_t>(magnitude >> (shift < 0 ? 0 : shift));
+}
+
+// The planes of the second rung, as both sides of four products: hi hi, hi lo, lo hi, mask mask.
+// Rows with non-finite elements have planes of zeros.
+enum class Side : int64_t { kLhs = 0, kRhs = 1 };
+constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
+constexpr int kCoarseBits = 7, kFineBits = 14;
+
+// Byte `plane` of a fine element, from its 14 bits and whether it is nonzero.
+OZAKI_HD uint8_t fine_plane(uint32_t magnitude, bool nonzero, int plane, Side side) {
+  if (plane == 3) return nonzero;
+  const bool low = plane == (side == Side::kLhs ? 2 : 1);
+  return static_cast<uint8_t>(low ? magnitude & 127 : magnitude >> 7);
+}
+
+}  // namespace ozaki

@@ -1,0 +1,127 @@
+"""What becomes of each product of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+
+from . import _dimensions, _switch
+from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
+from ._jaxpr import inner_jaxprs, opened
+from ._prepare import ozaki_prepared_dot_general_p
+from ._primitive import ozaki_dot_general_p
+from ._settings import Settings
+from ._substitute import OPAQUE, Substitution, staged
+
+MULTIPLICATIONS = frozenset({dot_general_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
+
+
+@dataclass(frozen=True)
+class Product:
+    """One dot_general in a program."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    count: int
+    """How often it runs; in a loop whose length is not static, for each iteration of that loop."""
+    in_while: bool
+    """Whether it stands in a loop whose length is not static."""
+    where: str
+    """File, line and function in the program."""
+    native_because: str | None
+    """Why it stays native; None if it is emulated."""
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        count = f"{self.count} x" + (" each iteration" if self.in_while else "")
+        fate = "emulated" if self.native_because is None else f"native: {self.native_because}"
+        return f"{batch}({self.m}, {self.k}) x ({self.k}, {self.n}) {self.dtype}, {count}, {self.where}: {fate}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The products of a program, one a line when printed."""
+
+    products: tuple[Product, ...]
+
+    @property
+    def emulated(self) -> int:
+        """Places in the program whose product is emulated."""
+        return sum(x.native_because is None for x in self.products)
+
+    @property
+    def native(self) -> int:
+        """Places whose float64 or complex128 product stays native."""
+        return sum(x.native_because is not None and x.dtype in ("float64", "complex128") for x in self.products)
+
+    def __str__(self) -> str:
+        total = f"{self.emulated} products emulated, {self.native} float64 or complex128 products native"
+        return "\n".join([*map(str, self.products), total])
+
+
+def explain(
+    settings: Settings, fn: Callable[..., Any], *args: Any, reaches_lowering: bool = False, **kwargs: Any
+) -> Explanation:
+    """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
+    closed, arrays, _ = staged(fn, *args, **kwargs)
+    found = list(products(closed, settings))
+    blank = _WithoutProducts(settings).rewrite(closed)
+
+    def program(*arrays: Any) -> list[Any]:
+        return jaxpr_as_fun(blank)(*arrays)
+
+    with _switch.context(None):
+        module = jax.jit(program).lower(*arrays).compiler_ir()
+    for lhs, rhs, result, numbers, where in module_products(module):
+        params = {"dimension_numbers": numbers}
+        because = settings.native_because(lhs, rhs, result, params)
+        if because is None and not reaches_lowering:
+            because = "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
+        found.append(_product(lhs, rhs, result, numbers, 1, False, where, because))
+    return Explanation(tuple(found))
+
+
+class _WithoutProducts(Substitution):
+    """Leaves only those products that a primitive creates at lowering."""
+
+    def _equation(self, equation: Any, scope: Any) -> Any:
+        if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
+            return super()._equation(equation, scope)
+        closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
+        equations, results = scope.inline(closed, [], equation)
+        scope.atoms.update(zip(equation.outvars, results, strict=True))
+        return equations
+
+
+def products(
+    jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False, opaque: str | None = None
+) -> Iterator[Product]:
+    """The products of a jaxpr, those in its inner jaxprs included; ``opaque`` names what keeps them native."""
+    for equation in opened(jaxpr).eqns:
+        primitive, params = equation.primitive, equation.params
+        if primitive in MULTIPLICATIONS:
+            lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
+            because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
+            because = f"in a {opaque}" if opaque else because
+            yield _product(
+                lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
+            )
+            continue
+        times = params["length"] if primitive is scan_p else 1
+        inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
+        within = opaque or (primitive.name if primitive.name in OPAQUE else None)
+        for part in inner_jaxprs(inner):
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within)
+
+
+def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:
+    groups = _dimensions.groups(_dimensions.canonical(dimension_numbers), lhs.ndim, rhs.ndim)
+    return Product(*_dimensions.extents(lhs.shape, rhs.shape, *groups), result.dtype.name, *how)
