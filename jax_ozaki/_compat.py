@@ -5,6 +5,8 @@ A new jax release is adopted by making this file work; nothing else imports ``ja
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,7 @@ from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_shard
 from jax._src.interpreters.mlir import lower_per_platform
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
 from jax._src.lax.lax import _convert_element_type as convert_element_type
+from jax._src.mesh import thread_resources
 from jax._src.xla_bridge import backends_are_initialized
 from jax.extend.backend import backends
 from jax.extend.core import Primitive
@@ -36,6 +39,7 @@ __all__ = [
     "initialized_platforms",
     "jit_p",
     "mapped_sharding",
+    "mesh_of_rules",
     "mlir",
     "pvary_p",
     "register_lowering",
@@ -55,6 +59,17 @@ def evaluate_eagerly(primitive: Primitive) -> None:
 def allow_partitioning(primitive: Primitive) -> None:
     """Let the lowering of ``primitive`` contain a custom_partitioning call, which asks for the devices."""
     prim_requires_devices_during_lowering.add(primitive)
+
+
+@contextmanager
+def mesh_of_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    """The mesh in whose axes custom_partitioning tells its rules what is sharded, where it knows none."""
+    outer = thread_resources.env
+    thread_resources.env = outer.with_mesh(mesh)
+    try:
+        yield
+    finally:
+        thread_resources.env = outer
 
 
 def register_lowering(primitive: Primitive, rules: dict[str | None, Any]) -> None:
