@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_
 from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
 from jax._src.lax.control_flow.solves import linear_solve_p as custom_linear_solve_p
 from jax._src.lax.lax import _convert_element_type as convert_element_type
+from jax._src.mesh import thread_resources
 from jax._src.sharding_impls import ShardingContext, UnspecifiedValue
 from jax._src.xla_bridge import backends_are_initialized
 from jax.extend.backend import backends
@@ -70,6 +72,7 @@ __all__ = [
     "jit_p",
     "knows_devices",
     "mapped_sharding",
+    "mesh_of_rules",
     "mlir",
     "module_products",
     "override_lowering",
@@ -138,6 +141,17 @@ def evaluate_eagerly(primitive: Primitive) -> None:
 def allow_partitioning(primitive: Primitive) -> None:
     """Let the lowering of ``primitive`` contain a custom_partitioning call, which asks for the devices."""
     prim_requires_devices_during_lowering.add(primitive)
+
+
+@contextmanager
+def mesh_of_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    """The mesh in whose axes custom_partitioning tells its rules what is sharded, where it knows none."""
+    outer = thread_resources.env
+    thread_resources.env = outer.with_mesh(mesh)
+    try:
+        yield
+    finally:
+        thread_resources.env = outer
 
 
 def register_lowering(primitive: Primitive, rules: dict[str | None, Any]) -> None:

@@ -13,6 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import _moduli
+from ._compat import mesh_of_rules
 from ._dimensions import Groups
 from ._shards import Shards
 
@@ -77,7 +78,7 @@ def partitioning(module_context: Any) -> Iterator[Mesh | None]:
         yield None
         return
     at = tuple(0 if name in manual else slice(None) for name in mesh.axis_names)
-    with Mesh(mesh.devices[at], [name for name in mesh.axis_names if name not in manual]):
+    with mesh_of_rules(Mesh(mesh.devices[at], [name for name in mesh.axis_names if name not in manual])):
         yield mesh
 
 

@@ -1,6 +1,7 @@
 """What a function becomes: the products in its jaxpr, the calls and buffers in its compiled HLO."""
 
 import re
+from collections import Counter
 
 import jax
 
@@ -43,3 +44,10 @@ def calls(lines, stage):
 def shapes(text):
     """All array shapes in HLO text, as (dtype, dimensions)."""
     return {(dtype, tuple(int(d) for d in dims.split(","))) for dtype, dims in re.findall(r"\b(\w+)\[([\d,]+)\]", text)}
+
+
+def collectives(text):
+    """How often HLO text has each collective, those absent left out."""
+    return Counter(
+        re.findall(r"\b(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", text)
+    )

@@ -1,0 +1,62 @@
+"""Products over two GPUs of one host: the bits of one GPU, and of the CPU."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jax_ozaki as jo
+from generators import FAMILIES, fractions, problems
+from meshes import put
+from oracle import assert_same_bits
+from programs import collectives, hlo
+
+LAYOUTS = {
+    "batch": ("bmk,bkn->bmn", P("x"), P("x"), set()),
+    "m": ("bmk,bkn->bmn", P(None, "x"), P(), set()),
+    "n": ("bmk,bkn->bmn", P(), P(None, None, "x"), set()),
+    "k": ("bmk,bkn->bmn", P(None, None, "x"), P(None, "x"), {"all-reduce"}),
+}
+
+
+@pytest.fixture(scope="module")
+def devices(gpu):
+    if len(jax.devices("cuda")) < 2:
+        pytest.skip("needs two GPUs")
+    return jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cuda")[:2])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bits_of_one_gpu(devices, agree, layout):
+    subscripts, *specs, expected = LAYOUTS[layout]
+    a, b, _ = problems(np.random.default_rng(0), 2 * len(FAMILIES), 12, 768, 14)
+
+    def product(a, b):
+        return jo.einsum(subscripts, a, b)
+
+    whole = agree(product, a, b)
+    arrays = put(devices, specs, (a, b))
+    assert collectives(hlo(product, *arrays)).keys() == expected
+    assert_same_bits(jax.jit(product)(*arrays), whole)
+
+
+@pytest.mark.parametrize("k", [2 * 700, 2 * 2048])
+@pytest.mark.parametrize("out", [P(), P("x"), P(None, "x")])
+def test_sharded_contraction(devices, agree, k, out):
+    rng = np.random.default_rng(k)
+    a, b = fractions(rng, (130, k)), fractions(rng, (k, 258))
+    c = jax.jit(jo.matmul, out_shardings=jax.NamedSharding(devices, out))(*put(devices, (P(None, "x"), P("x")), (a, b)))
+    assert_same_bits(c, agree(jo.matmul, a, b))
+
+
+def test_gradients(devices, agree):
+    rng = np.random.default_rng(1)
+    a, b, w = fractions(rng, (256, 512)), fractions(rng, (512, 384)), fractions(rng, (256, 384))
+
+    def gradients(a, b, w):
+        return jax.vjp(jo.matmul, a, b)[1](w)
+
+    expected = agree(gradients, a, b, w)
+    for specs in ((P("x"), P(), P("x")), (P(None, "x"), P("x"), P())):
+        for actual, whole in zip(jax.jit(gradients)(*put(devices, specs, (a, b, w))), expected, strict=True):
+            assert_same_bits(actual, whole)

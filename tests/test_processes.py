@@ -1,0 +1,36 @@
+"""Products over the devices of several processes, with jax.distributed: the bits of one process."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+def test_processes(processes, devices):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    program = [sys.executable, "-P", str(HERE / "process_program.py"), f"localhost:{port}", str(processes)]
+    running = [
+        subprocess.Popen(
+            [*program, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(processes)
+    ]
+    try:
+        results = [process.communicate(timeout=300) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (out, err) in zip(running, results, strict=True):
+        assert process.returncode == 0, err[-4000:]
+        assert out.count(f"same bits on {devices} of {processes * devices} devices") == 5
