@@ -33,7 +33,9 @@ class Handlers:
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))
-        scale, table, _ = self._call(operand.field.prefix + "stats", types, operand.array, moduli=moduli, **_layout(operand))
+        scale, table, _ = self._call(
+            operand.field.prefix + "stats", types, operand.array, moduli=moduli, **_layout(operand)
+        )
         return scale, table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import _moduli, _reference
+from . import _reference
 from ._field import REAL, Field
 from ._handlers import CudaHandlers, Handlers
 from ._operand import Axis, Operand

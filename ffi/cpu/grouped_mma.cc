@@ -98,8 +98,7 @@ struct ModuliOf {
 };
 
 ModuliOf moduli_of(const MmaSizes& sizes) {
-  if (sizes.set == ModulusSet::kComplex)
-    return {kComplexModuli.at, kComplexInverses[sizes.moduli]};
+  if (sizes.set == ModulusSet::kComplex) return {kComplexModuli.at, kComplexInverses[sizes.moduli]};
   return {kModuli.at, kInverses[sizes.moduli]};
 }
 
