@@ -163,7 +163,10 @@ class Exact:
         """max |C - AB| / (|A||B|) over the samples, in units of 2^-53."""
         sample = np.asarray(c[self.rows][:, self.columns])
         errors = [
-            [[math.fsum([*terms, -x]) for terms, x in zip(*row, strict=True)] for row in zip(of_part, part, strict=True)]
+            [
+                [math.fsum([*terms, -x]) for terms, x in zip(*row, strict=True)]
+                for row in zip(of_part, part, strict=True)
+            ]
             for of_part, part in zip(self.terms, (sample.real.tolist(), sample.imag.tolist()), strict=False)
         ]
         return float((np.linalg.norm(errors, axis=0) / self.scale).max() * 2**53)

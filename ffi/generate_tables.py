@@ -19,7 +19,7 @@ from types import ModuleType
 FLOAT_BITS = 0x4B000000  # the bit pattern of the float 2^23
 FLOAT_BIAS = Fraction(2**23 - 32768 + 256) - Fraction(1, 2)
 SUM_LIMIT = 2**20  # sums of bytes times weights stay below
-WIDE_COMPLEX_LIMIT = 2**21  # those of both parts of a complex number, twelve bytes each
+COMPLEX_SUM_LIMIT = 2**21  # those of both parts of a complex number, and a constant as large
 DIGIT_LIMIT = 2**31  # and sums of digits times weights below this
 NARROW_OFFSET, WIDE_OFFSET, WIDE_DIGIT_OFFSET = 2**63, 2**95, 2**79
 NARROW_DIGIT, WIDE_DIGIT = 22, 20  # bits
@@ -67,15 +67,22 @@ def float_zero(p: int) -> int:
 
 
 def mod_p_float(s: int, p: int) -> int:
-    """residue.h's mod_p_float, the fma rounded as IEEE does."""
+    """The low byte of residue.h's mod_p_float, the fma rounded as IEEE does; the others are `upper_bytes`."""
     product = (2**23 + s - FLOAT_BITS) * Fraction(float32(Fraction(1, p)))
     quotient = round(product + FLOAT_BIAS)  # an integer: float32 has no fraction bits up there
     assert 2**23 <= quotient < 2**24
-    return (s - p * (FLOAT_BITS + quotient - 2**23)) & 255
+    result = s - p * (FLOAT_BITS + quotient - 2**23)
+    residue = result & 255
+    assert p == 256 or (result - residue - upper_bytes(p)) % 2**32 == 0
+    return residue
 
 
-def check_mod_p_float(p: int, limit: int) -> None:
-    for v in (*range(0, limit, 97), *range(limit - 2 * p, limit)):
+def upper_bytes(p: int) -> int:
+    return (FLOAT_BITS * (1 - p) - 2**23 + (32768 - 256) * p) % 2**32
+
+
+def check_mod_p_float(p: int, start: int, limit: int) -> None:
+    for v in (*range(start, limit, 97), *range(limit - 2 * p, limit)):
         r = mod_p_float(float_zero(p) + v, p)
         assert (r - v) % p == 0 and (r <= p or p == 256)
 
@@ -94,7 +101,7 @@ def check_residues(p: int) -> None:
             assert s - float_zero(p) < SUM_LIMIT
             r = mod_p_float(s, p)
             assert (r - x) % p == 0 and (r <= p or p == 256)
-    check_mod_p_float(p, SUM_LIMIT)
+    check_mod_p_float(p, 0, SUM_LIMIT)
     # The multiply-and-shift quotient is exact below 2^31: its multiplier is at most 2^-31 too big.
     factor, shift = reciprocal(p)
     assert 0 <= factor * p - 2**shift <= 2 ** (shift - 31) and factor < 2**32
@@ -104,24 +111,22 @@ def check_residues(p: int) -> None:
 
 
 def check_imaginary_units(m: ModuleType, p: int) -> None:
-    s = m.imaginary_unit(p)
+    s, rng = m.imaginary_unit(p), random.Random(p)
     assert (s * s + 1) % p == 0 and 0 < s < p - s
-    for root in (s, p - s):
-        _, narrow, narrow_zero, wide, wide_zero = imaginary_unit(p, root)
-        for weights, im, zero, limit in (
-            (powers(p, 8, 8), narrow, narrow_zero, SUM_LIMIT),
-            (powers(p, 8, 12), wide, wide_zero, WIDE_COMPLEX_LIMIT),
-        ):
-            offset = NARROW_OFFSET if len(weights) == 8 else WIDE_OFFSET
-            im = [w >> shift & 255 for w in im for shift in range(0, 32, 8)]
-            assert zero - float_zero(p) + 255 * (sum(weights) + sum(im)) < limit
-            rng = random.Random(root)
-            for _ in range(200):
-                re, of_im = (rng.randrange(-offset, offset) for _ in range(2))
-                digits = [(x + offset).to_bytes(len(weights), "little") for x in (re, of_im)]
-                r = mod_p_float(zero + dot(digits[0], weights) + dot(digits[1], im), p)
-                assert (r - re - root * of_im) % p == 0 and r <= p
-    check_mod_p_float(p, WIDE_COMPLEX_LIMIT)
+    for size, offset in ((8, NARROW_OFFSET), (12, WIDE_OFFSET)):
+        of_re, of_im = powers(p, 8, size), powers(p, 8, size, s)
+        _, zero, minus = root_weights(p, s, size, offset)
+        # A sum by either root is a float24 and at least that of zero, which mod_p_float needs.
+        assert float_zero(p) <= zero and 255 * sum(of_im) <= minus
+        assert zero - float_zero(p) + 255 * sum(of_re) + max(minus, 255 * sum(of_im)) < COMPLEX_SUM_LIMIT
+        for _ in range(200):
+            re, im = (rng.randrange(-offset, offset) for _ in range(2))
+            r = zero + dot((re + offset).to_bytes(size, "little"), of_re)
+            i = dot((im + offset).to_bytes(size, "little"), of_im)
+            for total, root in ((r + i, s), (r + minus - i, p - s)):
+                residue = mod_p_float(total, p)
+                assert (residue - re - root * im) % p == 0 and residue <= p
+    check_mod_p_float(p, SUM_LIMIT, COMPLEX_SUM_LIMIT)
 
 
 def check_crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
@@ -188,20 +193,19 @@ def modulus(p: int) -> list[object]:
     ]
 
 
-def imaginary_unit(p: int, root: int) -> list[object]:
-    zero = float_zero(p)
-    return [
-        root,
-        words(powers(p, 8, 8, root)),
-        zero + -NARROW_OFFSET * (1 + root) % p,
-        words(powers(p, 8, 12, root)),
-        zero + -WIDE_OFFSET * (1 + root) % p,
-    ]
+def root_weights(p: int, s: int, size: int, offset: int) -> list[object]:
+    """The weights of an imaginary part of ``size`` bytes, and the constants `zero` and `minus`."""
+    weights = powers(p, 8, size, s)
+    largest = 255 * sum(weights)
+    # minus = 2 s offset mod p, which turns -s (im + offset) - s offset into -s im.
+    minus = largest + (2 * s * offset - largest) % p
+    return [words(weights), float_zero(p) + -offset * (1 + s) % p, minus]
 
 
-def imaginary_units(m: ModuleType, p: int) -> list[object]:
+def imaginary_unit(m: ModuleType, p: int) -> list[object]:
     s = m.imaginary_unit(p)
-    return [imaginary_unit(p, s), imaginary_unit(p, p - s), words([p - s, s])[0]]
+    narrow, wide = root_weights(p, s, 8, NARROW_OFFSET), root_weights(p, s, 12, WIDE_OFFSET)
+    return [s, p - s, words([p - s, s])[0], upper_bytes(p), *narrow, *wide]
 
 
 def inverses(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[int]:
@@ -271,8 +275,8 @@ def tables(m: ModuleType) -> str:
         *of_set(m, m.MODULI, ""),
         "// The same for complex products, with half of each inverse.",
         *of_set(m, m.COMPLEX_MODULI, "Complex"),
-        "constexpr Table<ImaginaryUnits, kMaxComplexModuli> kImaginaryUnits = {{",
-        *(f"    {braces(imaginary_units(m, p))}," for p in m.COMPLEX_MODULI),
+        "constexpr Table<ImaginaryUnit, kMaxComplexModuli> kImaginaryUnits = {{",
+        *(f"    {braces(imaginary_unit(m, p))}," for p in m.COMPLEX_MODULI),
         "}};",
     ]
     return "\n".join([*lines, "", "}  // namespace ozaki", ""])

@@ -134,20 +134,19 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
     power = jnp.clip(shift, 0, 2 * _HALF_SHIFT)
     halves = jnp.minimum(power, _HALF_SHIFT), jnp.maximum(power - _HALF_SHIFT, 0)
 
-    planes: list[list[Array]] = [[] for _ in range(operand.field.parts)]
+    planes, minus = [], []
     for p in operand.field.moduli[:moduli]:
         residue = magnitude % p
         for half in halves:
             residue = residue * ((_u64(1) << half.astype(_u64)) % p) % p
         residue = jnp.where(negative & (residue > 0), p - residue, residue)
-        if operand.field is REAL:
-            planes[0].append(residue)
-        else:
+        if operand.field is COMPLEX:
             re, im, s = residue[..., 0::2], residue[..., 1::2], _moduli.imaginary_unit(p)
-            for plane, root in zip(planes, (s, p - s), strict=True):
-                plane.append((re + root * im) % p)
+            residue = (re + s * im) % p
+            minus.append((re + (p - s) * im) % p)
+        planes.append(residue)
     tail = ((0, 0), (0, 0), (0, 0), (0, padded_k(operand.k) - operand.k))
-    return jnp.pad(jnp.stack(sum(planes, []), axis=1).astype(jnp.uint8), tail)
+    return jnp.pad(jnp.stack(planes + minus, axis=1).astype(jnp.uint8), tail)
 
 
 _HALF_SHIFT = 40

@@ -23,6 +23,7 @@ SIZES = [  # m, k, n
     (1, 1, 1), (7, 31, 3), (8, 20, 16), (2, 3, 5), (17, 17, 1), (9, 8, 15), (1, 70, 20), (12, 2, 17),
 ]  # fmt: skip
 N = 15
+CONTRACT = Contract.moduli(N)
 NUMBERS = (((1,), (0,)), ((), ()))
 RNG = np.random.default_rng(0)
 operands = generators.complex_operands
@@ -33,7 +34,7 @@ CT = RNG.standard_normal((4, 3)) + 1j * RNG.standard_normal((4, 3))
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def dot(a, b, contract=Contract.moduli(N)):
+def dot(a, b, contract=CONTRACT):
     return jo.matmul(a, b, contract=contract)
 
 
@@ -144,11 +145,11 @@ def test_layouts_batches_and_blocks_change_no_bit():
     expected = product(a, b)
     assert_same_bits(dot(a, b), expected)
     a_kr, b_rk = (jnp.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))) for x in (a, b))
-    assert_same_bits(jo.einsum("bki,bjk->bij", a_kr, b_rk, contract=Contract.moduli(N)), expected)
+    assert_same_bits(jo.einsum("bki,bjk->bij", a_kr, b_rk, contract=CONTRACT), expected)
     assert_same_bits(dot(np.swapaxes(a_kr, 1, 2), b), expected)
     for budget in (400_000, 120_000):  # the second in blocks of k
         with jo.default_workspace_bytes(budget):
-            assert jo.plan(9, 11, 300, batch=3, dtype=complex, contract=Contract.moduli(N)).workspace_bytes <= budget
+            assert jo.plan(9, 11, 300, batch=3, dtype=complex, contract=CONTRACT).workspace_bytes <= budget
             assert_same_bits(jax.jit(dot)(a, b), expected)
 
 
@@ -168,7 +169,7 @@ def test_conjugation_is_that_of_jnp():
     b = b.T
     for ours, theirs in ((jo.vdot, jnp.vdot), (jo.vecdot, jnp.vecdot), (jo.inner, jnp.inner), (jo.tensordot, jnp.tensordot)):  # fmt: skip
         np.testing.assert_allclose(ours(a, b), theirs(a, b), rtol=1e-13, atol=1e-13)
-    assert_same_bits(jo.vdot(a, b, contract=Contract.moduli(N)), product(a.conj().reshape(1, -1), b.reshape(-1, 1))[0, 0])
+    assert_same_bits(jo.vdot(a, b, contract=CONTRACT), product(a.conj().reshape(1, -1), b.reshape(-1, 1))[0, 0])
     np.testing.assert_allclose(jo.einsum("ij,kj->ik", a, b), a @ b.T, rtol=1e-13)
     np.testing.assert_allclose(jo.matvec(a, b[0]), a @ b[0], rtol=1e-13)
     np.testing.assert_allclose(jo.vecmat(a[0], b.T), jnp.vecmat(a[0], b.T), rtol=1e-13)
@@ -185,7 +186,7 @@ def test_a_real_operand_makes_real_products(equation, side):
     pair = [x, y]
     z = generators.phi(2)(rng, pair[side].shape)
     pair[side] = pair[side] + 1j * z
-    f = functools.partial(jo.einsum, equation, contract=Contract.moduli(N))
+    f = functools.partial(jo.einsum, equation, contract=CONTRACT)
     c = np.asarray(jax.jit(f)(*pair))
     imaginary = [x, y]
     imaginary[side] = z
@@ -215,14 +216,16 @@ def test_the_primitive_takes_one_dtype():
     from jax_ozaki import _primitive
 
     with pytest.raises(TypeError, match="complex128 and rhs float64"):
-        _primitive.bind(A, B.real, dimension_numbers=NUMBERS, contract=Contract.moduli(N), workspace_bytes=2**30)
+        _primitive.bind(A, B.real, dimension_numbers=NUMBERS, contract=CONTRACT, workspace_bytes=2**30)
 
 
 # Contracts.
 
 
 def test_a_contract_that_complex_moduli_cannot_keep():
-    with pytest.raises(ValueError, match=r"mantissa\(70\) cannot be kept for a contraction of length k=20 with 20 moduli"):
+    with pytest.raises(
+        ValueError, match=r"mantissa\(70\) cannot be kept for a contraction of length k=20 with 20 moduli"
+    ):
         jo.dot(A, B, contract=Contract.mantissa(70))
 
 
@@ -254,7 +257,9 @@ def holds_normwise(c, a, b, factor):
 @pytest.mark.parametrize("c", [1.001, 2.0, 1e6, "sqrt_k", "k"])
 def test_normwise_bound(c):
     contract = Contract.normwise(c)
-    families = {name: generators.FINITE[name] for name in ("fractions", "thirds", "phi=2", "half rows", "ties", "graded")}
+    families = {
+        name: generators.FINITE[name] for name in ("fractions", "thirds", "phi=2", "half rows", "ties", "graded")
+    }
     for k in (1, 3, 70, 200):
         n = contract.modulus_count(k, complex)
         factor = {"sqrt_k": 1 + math.isqrt(k * 10**20) / 10**10, "k": 1 + k}.get(c, c)
@@ -389,7 +394,7 @@ def test_vmap_scan_and_jit():
 
 
 def test_prepared_operands():
-    contract = Contract.moduli(N)
+    contract = CONTRACT
     lhs, rhs = jo.prepare(A, "lhs", contract), jo.prepare(B, "rhs", contract)
     expected = product(A, B)
     for x, y in ((lhs, B), (A, rhs), (lhs, rhs)):

@@ -87,7 +87,8 @@ inline void add_complex_handlers(nb::dict& capsules, const Handlers& handlers) {
 
 // ---- Arguments and their checks -----------------------------------------------------------------
 
-// Residues and v are uint8 [batch, 2 moduli, ...]: those of the first root, then those of the other.
+// Residues and v are uint8 [batch, 2 moduli, ...]: those of the first root, then those of the
+// other.
 inline int complex_moduli_of(const U8& residues) {
   return static_cast<int>(Checks::dimension(residues.dimensions(), 1) / 2);
 }

@@ -70,8 +70,8 @@ Operand operand_of(const C128& x, const Layout& layout) {
   return {parts_of(x), layout_of_parts(layout)};
 }
 
-ffi::Error complex_stats_handler(ffi::ThreadPool pool, C128 x, Result<S32> scale,
-                                 Result<S64> stats, Result<U8>, StatsAttributes attributes) {
+ffi::Error complex_stats_handler(ffi::ThreadPool pool, C128 x, Result<S32> scale, Result<S64> stats,
+                                 Result<U8>, StatsAttributes attributes) {
   const Checks checks = check_complex_stats(x, attributes, *scale, *stats);
   if (checks.ok())
     statistics(operand_of(x, attributes.layout),
@@ -80,9 +80,8 @@ ffi::Error complex_stats_handler(ffi::ThreadPool pool, C128 x, Result<S32> scale
   return checks.error();
 }
 
-ffi::Error complex_quantize_handler(ffi::ThreadPool pool, C128 x, Result<U8> out,
-                                    Result<S32> scale, Result<S64> stats, Result<U8>,
-                                    Layout layout) {
+ffi::Error complex_quantize_handler(ffi::ThreadPool pool, C128 x, Result<U8> out, Result<S32> scale,
+                                    Result<S64> stats, Result<U8>, Layout layout) {
   const Checks checks = check_complex_quantize(x, layout, *out, *scale, *stats);
   if (checks.ok())
     quantize_complex(operand_of(x, layout), complex_moduli_of(*out), out->typed_data(),
@@ -103,10 +102,10 @@ ffi::Error complex_grouped_mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, Res
   Checks checks = check_complex_grouped_mma(lhs, rhs, *v);
   if (checks.ok()) {
     const MmaExtents extents = complex_mma_extents(lhs, rhs);
-    const std::string problem = grouped_mma(lhs.typed_data(), rhs.typed_data(), v->typed_data(),
-                                            {extents.batch, extents.moduli, extents.m, extents.n,
-                                             extents.kp, ModulusSet::kComplex},
-                                            scheduler(pool));
+    const std::string problem = grouped_mma(
+        lhs.typed_data(), rhs.typed_data(), v->typed_data(),
+        {extents.batch, extents.moduli, extents.m, extents.n, extents.kp, ModulusSet::kComplex},
+        scheduler(pool));
     checks.require(problem.empty(), problem);
   }
   return checks.error();
@@ -129,8 +128,7 @@ XLA_FFI_DEFINE_HANDLER(kResidues, residues_handler, bind_residues<ffi::ThreadPoo
 XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<ffi::ThreadPool>());
 
-XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler,
-                       bind_complex_stats<ffi::ThreadPool>());
+XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, bind_complex_stats<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler,
                        bind_complex_quantize<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kComplexResidues, complex_residues_handler,

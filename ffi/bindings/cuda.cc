@@ -218,18 +218,16 @@ ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 s
 
 // ---- Complex products ---------------------------------------------------------------------------
 
-ffi::Error complex_stats_handler(cudaStream_t stream, C128 x, Result<S32> scale,
-                                 Result<S64> stats, Result<U8> scratch,
-                                 StatsAttributes attributes) {
+ffi::Error complex_stats_handler(cudaStream_t stream, C128 x, Result<S32> scale, Result<S64> stats,
+                                 Result<U8> scratch, StatsAttributes attributes) {
   const Layout parts = layout_of_parts(attributes.layout);
   Checks checks = check_complex_stats(x, attributes, *scale, *stats);
   check_limits(checks, "x", parts);
   check_scratch(checks, parts, *scratch);
   return enqueue(checks, [&](const Device& device) {
-    return launch_statistics(parts_of(x), parts,
-                             kComplexBounds[static_cast<int>(attributes.moduli)],
-                             {scale->typed_data(), stats->typed_data()}, scratch->typed_data(),
-                             device, stream);
+    return launch_statistics(
+        parts_of(x), parts, kComplexBounds[static_cast<int>(attributes.moduli)],
+        {scale->typed_data(), stats->typed_data()}, scratch->typed_data(), device, stream);
   });
 }
 
@@ -261,10 +259,11 @@ ffi::Error complex_residues_handler(cudaStream_t stream, C128 x, S32 scale, Resu
 ffi::Error complex_grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<U8> v) {
   const Checks checks = check_complex_grouped_mma(lhs, rhs, *v);
   const MmaExtents extents = complex_mma_extents(lhs, rhs);
-  return enqueue_mma(checks, {lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
-                              extents.moduli, extents.m, extents.n, extents.kp,
-                              MmaOutput::kResidues, ModulusSet::kComplex},
-                     stream);
+  return enqueue_mma(
+      checks,
+      {lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch, extents.moduli,
+       extents.m, extents.n, extents.kp, MmaOutput::kResidues, ModulusSet::kComplex},
+      stream);
 }
 
 ffi::Error complex_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, C128 a,

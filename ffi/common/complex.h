@@ -19,12 +19,12 @@ struct RootResidues {
 
 // Host form: from the residues of its parts, all in [0, p).
 OZAKI_HD RootResidues root_residues(uint32_t re, uint32_t im, const Modulus& m,
-                                    const ImaginaryUnits& units) {
-  return {mod_p(re + im * units.plus.root, m), mod_p(re + im * units.minus.root, m)};
+                                    const ImaginaryUnit& unit) {
+  return {mod_p(re + im * unit.root, m), mod_p(re + im * unit.minus_root, m)};
 }
 
-// Device form: the low bytes are the residues, in [0, p]. An integer comes as the words of x + 2^63 or
-// x + 2^95, the lowest first.
+// Device form: the low bytes are the residues, in [0, p]. An integer comes as the words of x + 2^63
+// or x + 2^95, the lowest first.
 OZAKI_HD void to_words(int64_t x, uint32_t (&words)[2]) {
   words[0] = static_cast<uint32_t>(x);
   words[1] = static_cast<uint32_t>(x >> 32) ^ 1u << 31;
@@ -44,30 +44,30 @@ OZAKI_HD uint32_t dot_words(const uint32_t (&words)[kWords], const uint32_t (&we
 }
 
 OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[2], const uint32_t (&im)[2],
-                                          const Modulus& m, const ImaginaryUnits& units) {
-  const uint32_t plus = dot_words(re, m.narrow_weights, units.plus.narrow_zero);
-  const uint32_t minus = plus + (units.minus.narrow_zero - units.plus.narrow_zero);
-  return {mod_p_float(dot_words(im, units.plus.narrow_weights, plus), m),
-          mod_p_float(dot_words(im, units.minus.narrow_weights, minus), m)};
+                                          const Modulus& m, const ImaginaryUnit& unit) {
+  const uint32_t r = dot_words(re, m.narrow_weights, unit.narrow_zero);
+  const uint32_t i = dot_words(im, unit.narrow_weights, 0);
+  return {mod_p_float(r + i, m), mod_p_float(r + (unit.narrow_minus - i), m)};
 }
 
 OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[3], const uint32_t (&im)[3],
-                                          const Modulus& m, const ImaginaryUnits& units) {
-  const uint32_t plus = dot_words(re, m.wide_weights, units.plus.wide_zero);
-  const uint32_t minus = plus + (units.minus.wide_zero - units.plus.wide_zero);
-  return {mod_p_float(dot_words(im, units.plus.wide_weights, plus), m),
-          mod_p_float(dot_words(im, units.minus.wide_weights, minus), m)};
+                                          const Modulus& m, const ImaginaryUnit& unit) {
+  const uint32_t r = dot_words(re, m.wide_weights, unit.wide_zero);
+  const uint32_t i = dot_words(im, unit.wide_weights, 0);
+  return {mod_p_float(r + i, m), mod_p_float(r + (unit.wide_minus - i), m)};
 }
 
-// c_i inv = (v+ - v-) / s = (p - s) v+ + s v- mod p, in [0, p) or as a device's low byte in [0, p].
+// c_i inv = (v+ - v-) / s = (p - s) v+ + s v- mod p, in [0, p).
 OZAKI_HD uint32_t imaginary_residue(uint32_t plus, uint32_t minus, const Modulus& m,
-                                    const ImaginaryUnits& units) {
-  return mod_p(plus * units.minus.root + minus * units.plus.root, m);
+                                    const ImaginaryUnit& unit) {
+  return mod_p(plus * unit.minus_root + minus * unit.root, m);
 }
-// `pair`: v+ in the lowest byte, v- in the next.
+
+// Device form, from v+ in the lowest byte of `pair` and v- in the next: upper_bytes plus a residue
+// in [0, p].
 OZAKI_HD uint32_t imaginary_residue_float(uint32_t pair, const Modulus& m,
-                                          const ImaginaryUnits& units) {
-  return mod_p_float(dot4(pair, units.roots, m.float_zero), m);
+                                          const ImaginaryUnit& unit) {
+  return mod_p_float(dot4(pair, unit.roots, m.float_zero), m);
 }
 
 // What the products of one output with non-finite rows or columns add up to, part by part.

@@ -34,18 +34,17 @@ struct Modulus {
 // mod 4, so that -1 has two square roots s and p - s, and a maps to a_r + s a_i mod p.
 enum class ModulusSet { kReal, kComplex };
 
-// How the imaginary part enters a residue modulo p by one of the roots s. Weights and starts of
-// sums as in Modulus, times s; a start covers the offsets of both parts.
+// The roots s and p - s of one modulus, and how the imaginary part enters a residue by them.
 struct ImaginaryUnit {
-  uint32_t root;
-  uint32_t narrow_weights[2], narrow_zero;
-  uint32_t wide_weights[3], wide_zero;
-};
-
-// The roots s and p - s of one modulus, and both in the bytes of a word, the second one lowest.
-struct ImaginaryUnits {
-  ImaginaryUnit plus, minus;
-  uint32_t roots;
+  uint32_t root, minus_root;
+  // Device form: both in the bytes of a word, the second one lowest, and what mod_p_float leaves in
+  // the upper bytes of its result, which no input changes.
+  uint32_t roots, upper_bytes;
+  // Byte weights as in Modulus, times s. With r the weighted sum of the real part, from `zero` on,
+  // and i that of the imaginary part, r + i and r + (minus - i) start residues by either root: the
+  // constants cover the offsets of both parts.
+  uint32_t narrow_weights[2], narrow_zero, narrow_minus;
+  uint32_t wide_weights[3], wide_zero, wide_minus;
 };
 
 // H = sqrt(P (1/2 - 2^-8)) rounded down to mantissa 2^exponent, 2^31 <= mantissa < 2^32.

@@ -25,12 +25,12 @@ struct CombineKernel {
     uint32_t sums[2][kGroups][kColumns] = {};
     for (int i = 0; i < N; ++i) {
       const Modulus m = kComplexModuli[i];
-      const ImaginaryUnits units = kImaginaryUnits[i];
+      const ImaginaryUnit unit = kImaginaryUnits[i];
       const uint8_t* plus = row.v + i * row.modulus_stride;
       const uint8_t* minus = plus + N * row.modulus_stride;
       for (int j = 0; j < count; ++j) {
         sums[0][i / 3][j] += (plus[j] + minus[j]) * c.multiplier[i];
-        sums[1][i / 3][j] += imaginary_residue(plus[j], minus[j], m, units) * c.multiplier[i];
+        sums[1][i / 3][j] += imaginary_residue(plus[j], minus[j], m, unit) * c.multiplier[i];
       }
     }
     for (int part = 0; part < 2; ++part) {

@@ -162,8 +162,7 @@ struct ModuliOf {
 };
 
 ModuliOf moduli_of(const MmaSizes& sizes, int count) {
-  if (sizes.set == ModulusSet::kComplex)
-    return {kComplexModuli.at, kComplexInverses[count]};
+  if (sizes.set == ModulusSet::kComplex) return {kComplexModuli.at, kComplexInverses[count]};
   return {kModuli.at, kInverses[count]};
 }
 

@@ -19,7 +19,8 @@ struct MmaSizes {
 
 // v[b,i,row,column] = inv_i sum_h lhs[b,i,row,h] rhs[b,i,column,h] mod p_i, a byte in [0, p_i), for
 // lhs [batch, moduli, m, kp], rhs [batch, moduli, n, kp] and v [batch, moduli, m, np], np = n
-// rounded up to a multiple of 16. inv_i is half of it for complex products. Returns why it cannot be done (mma_isa), empty on success.
+// rounded up to a multiple of 16. inv_i is half of it for complex products. Returns why it cannot
+// be done (mma_isa), empty on success.
 std::string grouped_mma(const uint8_t* lhs, const uint8_t* rhs, uint8_t* v, const MmaSizes& sizes,
                         const Scheduler& scheduler);
 

@@ -31,12 +31,12 @@ struct ResidueKernel {
     }
     for (int i = 0; i < moduli; ++i) {
       const Modulus m = kComplexModuli[i];
-      const ImaginaryUnits units = kImaginaryUnits[i];
+      const ImaginaryUnit unit = kImaginaryUnits[i];
       uint8_t* minus = out + moduli * stride;
       for (int h = 0; h < count; ++h) {
         uint32_t re[kDigits], im[kDigits];
         for (int d = 0; d < kDigits; ++d) re[d] = digits[0][d][h], im[d] = digits[1][d][h];
-        const RootResidues r = root_residues(digits_mod_p(re, m), digits_mod_p(im, m), m, units);
+        const RootResidues r = root_residues(digits_mod_p(re, m), digits_mod_p(im, m), m, unit);
         out[h] = static_cast<uint8_t>(r.plus);
         minus[h] = static_cast<uint8_t>(r.minus);
       }

@@ -1,8 +1,7 @@
-#include "combine_complex.h"
-
 #include <type_traits>
 #include <utility>
 
+#include "combine_complex.h"
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
@@ -10,7 +9,8 @@
 namespace ozaki {
 namespace {
 
-constexpr int kThreads = 256, kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
+constexpr int kThreads = 256,
+              kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
 
 // A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
 // columns.
@@ -69,10 +69,12 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int64_t plane = m * grid.np;
   const uint8_t* source = args.v + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
 #pragma unroll
-  for (int z = 0; z < N; ++z) plus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
+  for (int z = 0; z < N; ++z)
+    plus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
   source += N * plane;
 #pragma unroll
-  for (int z = 0; z < N; ++z) minus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
+  for (int z = 0; z < N; ++z)
+    minus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
 
   const int32_t scale_a = args.scale_a[row];
   const int32_t* scales = args.scale_b + batch * n + column;
@@ -86,12 +88,13 @@ __global__ void __launch_bounds__(kThreads, 3)
         [&](auto index) {
           constexpr int z = decltype(index)::value;
           constexpr Modulus modulus = kComplexModuli[z];
-          constexpr ImaginaryUnits units = kImaginaryUnits[z];
+          constexpr ImaginaryUnit unit = kImaginaryUnits[z];
           constexpr uint32_t multiplier = kComplexCrt<N>.multiplier[z];
           // v+ and v- of this column in the two lower bytes; the upper ones count for nothing.
           const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
           re[z / 3] += dot4(pair, 0x0101, 0) * multiplier;
-          im[z / 3] += (imaginary_residue_float(pair, modulus, units) & 255) * multiplier;
+          im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
+          im[z / 3] -= unit.upper_bytes * multiplier;
         },
         std::make_integer_sequence<int, N>());
     const int32_t scale_b = scales[e];

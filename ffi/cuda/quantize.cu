@@ -218,7 +218,8 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli,
                        const Device& device, cudaStream_t stream) {
   Tiling tiling;
   if (!make_tiling(x, layout, device, TilePass::kWholeRows, tiling)) {
-    OZAKI_RETURN_IF_ERROR(launch_statistics(x, layout, kBounds[moduli], outputs, scratch, device, stream));
+    OZAKI_RETURN_IF_ERROR(
+        launch_statistics(x, layout, kBounds[moduli], outputs, scratch, device, stream));
     return launch_residues(x, layout, moduli, outputs.scale, residues, device, stream);
   }
   const int bytes = tile_bytes(tiling) + tiling.tile_chunks() * sizeof(RowStatistics) +

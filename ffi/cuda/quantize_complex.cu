@@ -1,11 +1,10 @@
-#include "quantize_complex.h"
-
 #include <type_traits>
 #include <utility>
 
 #include "common/complex.h"
 #include "common/scale.h"
 #include "operand_tile.cuh"
+#include "quantize_complex.h"
 
 namespace ozaki {
 namespace {
@@ -80,11 +79,11 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
         [&](auto index) {
           constexpr int kIndex = decltype(index)::value;
           constexpr Modulus m = kComplexModuli[kIndex];
-          constexpr ImaginaryUnits units = kImaginaryUnits[kIndex];
+          constexpr ImaginaryUnit unit = kImaginaryUnits[kIndex];
           uint32_t plus[kElements], minus[kElements];
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
-            const RootResidues r = root_residues_float(re[e], im[e], m, units);
+            const RootResidues r = root_residues_float(re[e], im[e], m, unit);
             plus[e] = r.plus, minus[e] = r.minus;
           }
           *reinterpret_cast<uint32_t*>(target) = pack_low_bytes(plus) & kept;
@@ -143,8 +142,8 @@ Status launch_residues_complex(const double* parts, const Layout& layout, int mo
 Status launch_quantize_complex(const double* parts, const Layout& layout, int moduli,
                                const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
                                const Device& device, cudaStream_t stream) {
-  OZAKI_RETURN_IF_ERROR(launch_statistics(parts, layout, kComplexBounds[moduli], outputs, scratch,
-                                          device, stream));
+  OZAKI_RETURN_IF_ERROR(
+      launch_statistics(parts, layout, kComplexBounds[moduli], outputs, scratch, device, stream));
   return launch_residues_complex(parts, layout, moduli, outputs.scale, residues, device, stream);
 }
 

@@ -37,9 +37,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int count = inside ? static_cast<int>(clamp<int64_t>(layout.k - h, 0, kSlice)) : 0;
   const uint64_t* source = x + layout.offset(b, row - b * layout.rows, h);
 
-  const auto element_at = [&](int i) {
-    return source[i / kParts * layout.stride_k + i % kParts];
-  };
+  const auto element_at = [&](int i) { return source[i / kParts * layout.stride_k + i % kParts]; };
   uint64_t bits[kSlice];
   WordRange range;
 #pragma unroll
@@ -132,8 +130,8 @@ Status launch_statistics(const double* x, const Layout& layout, Bound bound,
     OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
   } else {
     const int64_t tiles = (rows + kRows - 1) / kRows * chunks;
-    const auto kernel = layout.parts == 1 ? strided_chunk_statistics_kernel<1>
-                                          : strided_chunk_statistics_kernel<2>;
+    const auto kernel =
+        layout.parts == 1 ? strided_chunk_statistics_kernel<1> : strided_chunk_statistics_kernel<2>;
     kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(
         tiling.x, layout, chunk, static_cast<uint32_t>(chunks));
     OZAKI_RETURN_IF_ERROR(launch_status("strided_chunk_statistics_kernel"));

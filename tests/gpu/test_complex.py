@@ -71,7 +71,7 @@ def test_blocks_prepared_mixed_and_derivatives(agree):
         return jo.dot(x, y, contract=contract)
 
     def in_blocks(x, y):
-        with jo.default_workspace_bytes(500_000):
+        with jo.default_workspace_bytes(2_000_000):
             return product(x, y)
 
     whole = agree(product, a, b)
