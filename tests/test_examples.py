@@ -12,9 +12,9 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(directory, name, *arguments):
+def run(directory, name, *arguments, devices=1):
     command = [sys.executable, "-P", str(EXAMPLES / name), *arguments]
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}  # one device
+    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -33,9 +33,19 @@ def test_example(name, words, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_mesh_example_has_the_same_bits_on_any_mesh(tmp_path):
+    bits = set()
+    for devices in (1, 8):
+        done = run(tmp_path, "mesh.py", devices=devices)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{devices} x ")
+        bits |= {line for line in done.stdout.splitlines() if line.startswith("bits of")}
+    assert len(bits) == 1
+
+
 def test_every_example_is_tested():
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {"purification.py", "gaussian_process.py", "batched.py", "fullerenes.py"}
+    assert names == {"purification.py", "gaussian_process.py", "batched.py", "fullerenes.py", "mesh.py"}
 
 
 def test_shipped_geometries_come_from_the_script(tmp_path):
