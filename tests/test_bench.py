@@ -114,7 +114,7 @@ def test_bar_on_a_terminal_only(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["bench", "--sizes", "8", "--phi", "1", "--methods", "native", *QUICK]) == 0
     error = capsys.readouterr().err
-    assert "] 0/1 " in error and "8, phi = 1: timing" in error
+    assert "] 0/1 " in error and "n = 8, phi = 1" in error
     assert error.endswith("\r\033[K")
 
 
@@ -154,10 +154,9 @@ def test_spent_budget_begins_nothing_new():
 
 
 def test_budget_shortens_turns():
-    effort = measure.Effort(seconds=0.1, rounds=5, budget=60)
-    turn = measure.Deadline(60).turn(effort, 0.5, 100)
+    turn = measure.Deadline(measure.Effort(seconds=0.1, rounds=5, budget=60)).turn(0.5, 100)
     assert 0.03 < turn < 0.5 * 60 / (1.5 * 100 * 5) + 1e-9
-    assert measure.Deadline(None).turn(effort, 0.5, 100) == 0.1
+    assert measure.Deadline(measure.Effort(seconds=0.1, rounds=5)).turn(0.5, 100) == 0.1
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -40,99 +40,92 @@ class Effort:
 class Deadline:
     """What is left of the budget, from now on."""
 
-    def __init__(self, budget: float | None) -> None:
-        self._end = None if budget is None else time.monotonic() + budget
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
+        self._end = None if effort.budget is None else time.monotonic() + effort.budget
 
     def passed(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end
 
-    def turn(self, effort: Effort, share: float, variants: int) -> float:
+    def turn(self, share: float, variants: int) -> float:
         """Seconds of a turn, if ``share`` of what is left goes to the turns of so many variants."""
+        effort = self._effort
         if self._end is None:
             return effort.seconds
         left = max(0.0, self._end - time.monotonic())
         return max(1e-6, min(effort.seconds, share * left / (1.5 * variants * effort.rounds)))
 
 
+@dataclass
+class Outcome:
+    """The rows so far, and what was left out."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def leave_out(self, method: str, cause: object, where: str) -> None:
+        self.left_out.append(LeftOut(method, " ".join(str(cause).split()), where))
+
+
+Progress = Callable[[int, str], None]
+"""Told how many pairs of shape and phi are done, and what is going on."""
+
+
 def measure(
-    chosen: Iterable[tuple[str, str]],
-    shapes: list[Shape],
-    phis: list[float],
-    effort: Effort,
-    progress: Callable[[str], None],
-    save: Callable[[list[Row], list[LeftOut]], None],
-) -> tuple[list[Row], list[LeftOut]]:
-    """The rows of every shape and phi, and what was left out. ``save`` is called after every shape.
+    chosen: list[tuple[str, str]], shapes: list[Shape], phis: list[float], effort: Effort, progress: Progress
+) -> Iterator[Outcome]:
+    """Measure every shape and phi; yields the outcome so far after every shape.
 
     Times are those of the first phi; a method whose time depends on the operands is timed with each.
     """
-    deadline = Deadline(effort.budget)
-    chosen = list(chosen)
-    rows: list[Row] = []
-    left_out: list[LeftOut] = []
+    deadline, outcome = Deadline(effort), Outcome()
     for i, shape in enumerate(shapes):
-        if rows and deadline.passed():
-            left_out.append(LeftOut("all", _spent(effort), str(shape)))
-            save(rows, left_out)
+        if outcome.rows and deadline.passed():
+            outcome.leave_out("all", _spent(effort), str(shape))
             continue
-        progress(f"{shape}: compiling")
+        progress(i * len(phis), f"{shape}: compiling")
         methods, missing = make(chosen, shape)
-        left_out += [LeftOut(x.method, x.cause, str(shape)) for x in missing]
+        for x in missing:
+            outcome.leave_out(x.method, x.cause, str(shape))
+        turns = _Turns(effort, deadline, share=0.6 / (len(shapes) - i))
         of_shape: list[Row] = []
-        share = 0.6 / (len(shapes) - i)
-        for phi in phis:
+        for j, phi in enumerate(phis):
+            where = f"{shape}, phi = {phi:g}"
             if of_shape and deadline.passed():
-                left_out.append(LeftOut("all", _spent(effort), f"{shape}, phi = {phi:g}"))
+                outcome.leave_out("all", _spent(effort), where)
                 continue
-            progress(f"{shape}, phi = {phi:g}")
-            of_shape += _of_phi(methods, shape, phi, effort, deadline, share, of_shape, left_out, progress)
-        rows += of_shape
-        save(rows, left_out)
-    return rows, left_out
+            progress(i * len(phis) + j, where)
+            a, b = jax.block_until_ready(operands(shape, phi))
+            rows = _errors_of(methods, shape, phi, a, b, outcome)
+            timed = [(method, row) for method, row in rows if not _known(row, of_shape, method)]
+            try:
+                turns.time(timed, a, b)
+                if not of_shape:
+                    turns.time_stages(timed, a, b)
+            except jax.errors.JaxRuntimeError as error:
+                outcome.leave_out("times", error, where)
+            of_shape += [row for _, row in rows]
+        outcome.rows += of_shape
+        yield outcome
+    yield outcome
 
 
 def _spent(effort: Effort) -> str:
     return f"the budget of {effort.budget:g} s was spent"
 
 
-def _of_phi(
-    methods: list[Method],
-    shape: Shape,
-    phi: float,
-    effort: Effort,
-    deadline: Deadline,
-    share: float,
-    earlier: list[Row],
-    left_out: list[LeftOut],
-    progress: Callable[[str], None],
-) -> list[Row]:
-    """The rows of one shape and phi; times are taken from the ``earlier`` rows of the shape where they hold."""
-    a, b = jax.block_until_ready(operands(shape, phi))
+def _errors_of(
+    methods: list[Method], shape: Shape, phi: float, a: Array, b: Array, outcome: Outcome
+) -> list[tuple[Method, Row]]:
+    """A row for every method, without its times."""
     reference = Reference(a, b)
     rows: list[tuple[Method, Row]] = []
     for method in methods:
-        progress(f"{shape}, phi = {phi:g}: errors of {method.name} {method.promise.contract}")
         try:
             rows.append((method, _errors(method, shape, phi, reference, a, b)))
         except (jax.errors.JaxRuntimeError, Unavailable) as error:  # out of memory, a status of cuBLAS
-            cause = " ".join(str(error).split())
-            left_out.append(LeftOut(f"{method.name} {method.promise.contract}", cause, f"{shape}, phi = {phi:g}"))
-    del reference
-
-    known = {(row["method"], row["contract"]): row for row in earlier}
-    timed = []
-    for method, row in rows:
-        before = known.get((row["method"], row["contract"]))
-        if before is None or method.data_dependent:
-            timed.append((method, row))
-        else:
-            row |= {name: before[name] for name in _TIME_COLUMNS}
-    if timed:
-        progress(f"{shape}, phi = {phi:g}: timing")
-        _time(timed, shape, phi, effort, deadline, share, a, b)
-        if not earlier:
-            _time_stages(timed, effort, deadline, share, a, b)
-    return [row for _, row in rows]
+            outcome.leave_out(f"{method.name} {method.promise.contract}", error, f"{shape}, phi = {phi:g}")
+    return rows
 
 
 def _errors(method: Method, shape: Shape, phi: float, reference: Reference, a: Array, b: Array) -> Row:
@@ -160,53 +153,61 @@ _TIME_COLUMNS = (
 )
 
 
-def _time(
-    timed: list[tuple[Method, Row]],
-    shape: Shape,
-    phi: float,
-    effort: Effort,
-    deadline: Deadline,
-    share: float,
-    a: Array,
-    b: Array,
-) -> None:
-    """Fill in the times: all methods, the native product and an INT8 product take turns."""
-    native = Variant(partial(jax.jit(jnp.matmul), a, b))
-    int8_size, multiply = _int8_product()
-    int8 = Variant(multiply)
-    variants = [native if method.name == "native" else method.variant(a, b) for method, _ in timed]
-    turns = [native, int8, *(variant for variant in variants if variant is not native)]
-    with Watch() as watch:
-        take_turns(turns, seconds=deadline.turn(effort, share, len(turns)), rounds=effort.rounds)
-    rate = 2 * int8_size**3 / int8.median
-    for (_, row), variant in zip(timed, variants, strict=True):
-        floor = shape.operations * row["moduli"] / rate if row["moduli"] else None
-        row |= {
-            "ms": variant.median,
-            "ms_min": min(variant.ms),
-            "ms_max": max(variant.ms),
-            "spread": (max(variant.ms) - min(variant.ms)) / variant.median,
-            "timed_phi": phi,
-            "tflops": shape.operations / variant.median / 1e9,
-            "native_ms": native.median,
-            "ratio": native.median / variant.median,
-            "int8_floor_ms": floor,
-            "int8_floor_share": floor and floor / variant.median,
-            **watch.summary(),
-        }
+def _known(row: Row, earlier: list[Row], method: Method) -> bool:
+    """Whether the times of the method hold from an earlier phi; they are filled in then."""
+    same = [x for x in earlier if (x["method"], x["contract"]) == (row["method"], row["contract"])]
+    if not same or method.data_dependent:
+        return False
+    row |= {name: same[0][name] for name in _TIME_COLUMNS}
+    return True
 
 
-def _time_stages(
-    timed: list[tuple[Method, Row]], effort: Effort, deadline: Deadline, share: float, a: Array, b: Array
-) -> None:
-    """Fill in the times of the stages, method by method: they hold every intermediate array."""
-    for method, row in timed:
-        if method.stages is None:
-            continue
-        stages = method.stages(a, b)
-        seconds = deadline.turn(effort, share / 4, len(stages)) / 2
-        take_turns(list(stages.values()), seconds=seconds, rounds=min(STAGE_ROUNDS, effort.rounds))
-        row["stages_ms"] = {name: variant.median for name, variant in stages.items()}
+@dataclass(frozen=True)
+class _Turns:
+    """Timing, with ``share`` of what is left of the budget."""
+
+    effort: Effort
+    deadline: Deadline
+    share: float
+
+    def time(self, timed: list[tuple[Method, Row]], a: Array, b: Array) -> None:
+        """Fill in the times: the methods, the native product and an INT8 product take turns."""
+        if not timed:
+            return
+        native = Variant(partial(jax.jit(jnp.matmul), a, b))
+        int8_size, multiply = _int8_product()
+        int8 = Variant(multiply)
+        variants = [native if method.name == "native" else method.variant(a, b) for method, _ in timed]
+        turns = [native, int8, *(variant for variant in variants if variant is not native)]
+        with Watch() as watch:
+            take_turns(turns, seconds=self.deadline.turn(self.share, len(turns)), rounds=self.effort.rounds)
+        rate = 2 * int8_size**3 / int8.median
+        for (_, row), variant in zip(timed, variants, strict=True):
+            operations = 2 * row["batch"] * row["m"] * row["n"] * row["k"]
+            floor = operations * row["moduli"] / rate if row["moduli"] else None
+            row |= {
+                "ms": variant.median,
+                "ms_min": min(variant.ms),
+                "ms_max": max(variant.ms),
+                "spread": (max(variant.ms) - min(variant.ms)) / variant.median,
+                "timed_phi": row["phi"],
+                "tflops": operations / variant.median / 1e9,
+                "native_ms": native.median,
+                "ratio": native.median / variant.median,
+                "int8_floor_ms": floor,
+                "int8_floor_share": floor and floor / variant.median,
+                **watch.summary(),
+            }
+
+    def time_stages(self, timed: list[tuple[Method, Row]], a: Array, b: Array) -> None:
+        """Fill in the times of the stages, method by method: they hold every intermediate array."""
+        for method, row in timed:
+            if method.stages is None:
+                continue
+            stages = method.stages(a, b)
+            seconds = self.deadline.turn(self.share / 4, len(stages)) / 2
+            take_turns(list(stages.values()), seconds=seconds, rounds=min(STAGE_ROUNDS, self.effort.rounds))
+            row["stages_ms"] = {name: variant.median for name, variant in stages.items()}
 
 
 @cache

@@ -103,6 +103,28 @@ def _under_contract(name: str, contract: Contract, shape: Shape) -> Method:
     return _compiled(name, promise, multiply, shape, {"residual": False}, found=found)
 
 
+def _cublas(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, shape: Shape) -> Method:
+    if name == "cublas-dynamic":
+        _no_parameter(name, parameter)
+        bits = None
+    elif parameter.isdecimal() and 1 <= int(parameter) <= cublas.MAX_BITS:
+        bits = int(parameter)
+    else:
+        raise ValueError(f"the mantissa bits, from 1 to {cublas.MAX_BITS}, are needed in parentheses, as in (55).")
+    emulation = cublas.Emulation(shape, bits)
+    return Method(
+        name,
+        emulation.promise,
+        emulation.dispatch,
+        emulation.workspace_bytes,
+        {"residual": None, "slices": emulation.slices, "pair_schedule": "not stated by the library"},
+        found=lambda a, b: emulation.found(),
+        wait=emulation.wait,
+        result=lambda dispatched: emulation.result(),
+        data_dependent=bits is None,
+    )
+
+
 def _fast(parameter: str, shape: Shape) -> Method:
     return _under_contract("fast", _moduli(parameter), shape)
 
@@ -160,12 +182,12 @@ KINDS: dict[str, Kind] = {
     "native": Kind("jnp.matmul in float64 (cublasDgemm on an NVIDIA GPU)", _native),
     "cublas-fixed": Kind(
         "cuBLAS's own emulation with this many mantissa bits",
-        lambda parameter, shape: cublas_method("cublas-fixed", parameter, shape),
+        partial(_cublas, "cublas-fixed"),
         ("55",),
     ),
     "cublas-dynamic": Kind(
         "cuBLAS's own emulation with as many mantissa bits as the operands ask for",
-        lambda parameter, shape: cublas_method("cublas-dynamic", parameter, shape),
+        partial(_cublas, "cublas-dynamic"),
     ),
     "fast": Kind("raw Contract.moduli(n), as a user calls it", _fast, ("9", "14", "15")),
     "staged": Kind(
@@ -185,28 +207,6 @@ KINDS: dict[str, Kind] = {
         ("mantissa(53)", "normwise(2)", "componentwise(sqrt_k)", "exact"),
     ),
 }
-
-
-def cublas_method(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, shape: Shape) -> Method:
-    if name == "cublas-dynamic":
-        _no_parameter(name, parameter)
-        bits = None
-    elif parameter.isdecimal() and 1 <= int(parameter) <= cublas.MAX_BITS:
-        bits = int(parameter)
-    else:
-        raise ValueError(f"the mantissa bits, from 1 to {cublas.MAX_BITS}, are needed in parentheses, as in (55).")
-    emulation = cublas.Emulation(shape, bits)
-    return Method(
-        name,
-        emulation.promise,
-        emulation.dispatch,
-        emulation.workspace_bytes,
-        {"residual": None, "slices": emulation.slices, "pair_schedule": "not stated by the library"},
-        found=lambda a, b: emulation.found(),
-        wait=emulation.wait,
-        result=lambda dispatched: emulation.result(),
-        data_dependent=bits is None,
-    )
 
 
 def parse(names: Iterable[str]) -> list[tuple[str, str]]:

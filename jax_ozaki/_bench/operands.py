@@ -21,11 +21,6 @@ class Shape:
     dtype: str = "float64"
 
     @property
-    def operations(self) -> int:
-        """Multiplications and additions of the matrix products."""
-        return 2 * self.batch * self.m * self.n * self.k
-
-    @property
     def lhs(self) -> tuple[int, ...]:
         return (self.batch, self.m, self.k) if self.batch > 1 else (self.m, self.k)
 

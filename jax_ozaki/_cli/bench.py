@@ -89,16 +89,15 @@ def main(args: argparse.Namespace) -> int:
     effort = Effort(args.seconds, args.rounds, args.budget_seconds)
     meta = _meta(args)
 
-    def save(rows: list[results.Row], left_out: list[methods.LeftOut]) -> None:
-        if args.json is not None:
-            with replacing(args.json) as file:
-                file.write(results.encode(meta, rows, left_out))
-
     with Progress(len(shapes) * len(phis)) as progress:
         try:
-            rows, left_out = measure(chosen, shapes, phis, effort, progress, save)
+            for outcome in measure(chosen, shapes, phis, effort, progress):
+                if args.json is not None:
+                    with replacing(args.json) as file:
+                        file.write(results.encode(meta, outcome.rows, outcome.left_out))
         except (ArithmeticError, jax.errors.JaxRuntimeError) as error:
             raise Failure(reason(error)) from error
+    rows, left_out = outcome.rows, outcome.left_out
     print("\n".join([*_head(meta), *table(rows), *_left_out(left_out, set(map(str, shapes)))]))
     if args.json is not None:
         print(f"\nall columns: {args.json}")
@@ -224,25 +223,19 @@ class Progress:
     WIDTH = 24
 
     def __init__(self, steps: int) -> None:
-        self._steps, self._done, self._shown = steps, -1, False
-        self._last = ""
+        self._steps, self._shown = steps, False
 
     def __enter__(self) -> Progress:
         self._start = time.monotonic()
         return self
 
-    def __call__(self, what: str) -> None:
-        """Say what is going on; a new shape or phi is a step."""
-        step = what.partition(": ")[0]
-        self._done += "phi" in step and step != self._last
-        self._last = step
+    def __call__(self, done: int, what: str) -> None:
         if sys.stderr.isatty():
             self._shown = True
-            done = max(0, self._done)
-            full = self.WIDTH * done // self._steps
-            bar = "#" * full + "-" * (self.WIDTH - full)
+            bar = "#" * (self.WIDTH * done // self._steps)
             elapsed = time.monotonic() - self._start
-            print(f"\r\033[K[{bar}] {done}/{self._steps} {elapsed:.0f} s  {what}", end="", file=sys.stderr, flush=True)
+            text = f"[{bar:-<{self.WIDTH}}] {done}/{self._steps} {elapsed:.0f} s  n = {what}"
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
