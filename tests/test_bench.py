@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -187,6 +188,14 @@ def test_methods_that_are_named(name):
     found, left_out = methods.make(chosen, Shape(4, 4, 2**17))
     assert len(found) + len(left_out) == len(chosen) > 0
     assert bool(found) == (name == "native")
+
+
+def test_the_guide_explains_every_column_and_method():
+    guide = (Path(__file__).parents[1] / "docs" / "performance.md").read_text()
+    for name in results.COLUMNS:
+        assert f"`{name}`" in guide
+    for name in set(methods.KINDS) - {"contract"}:
+        assert re.search(rf"`{name}[(`]", guide)
 
 
 # The reference, against exact integers.

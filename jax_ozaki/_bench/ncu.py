@@ -25,7 +25,7 @@ SECTIONS = (
 )
 
 _SHARE = r"\.avg\.pct_of_peak_sustained_(active|elapsed)"
-PIPES = rf"sm__(inst_executed_)?pipe_(tensor\w*|fp64\w*|alu|lsu)(_cycles_active)?{_SHARE}"
+PIPES = r"sm__(inst_executed_)?pipe_(tensor\w*|fp64\w*|alu|lsu)(_cycles_active)?\.avg\.pct_of_peak_sustained_active"
 """Names of utilisation differ by architecture: all that match are read."""
 
 

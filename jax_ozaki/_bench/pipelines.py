@@ -96,22 +96,22 @@ def _staged_steps(moduli: int) -> tuple[Step, ...]:
     """XLA's own INT8 product for each modulus. It multiplies signed bytes, so the residues are balanced first."""
     of_each = list(enumerate(_moduli.MODULI[:moduli]))
 
-    def balance(lhs: Array, rhs: Array) -> tuple[Array, Array]:
-        def signed(residues: Array) -> Array:
+    def balance(lhs: Array, rhs: Array) -> tuple[Array, ...]:
+        def signed(residues: Array, p: int) -> Array:
             wide = residues.astype(jnp.int16)
-            p = jnp.array(_moduli.MODULI[:moduli], jnp.int16)[:, None, None]
             return jnp.where(wide > 127, wide - p, wide).astype(jnp.int8)
 
-        return signed(lhs), signed(rhs)
+        # An array for each modulus: a slice of one array would be copied for the product.
+        return tuple(signed(x[:, i], p) for x in (lhs, rhs) for i, p in of_each)
 
-    def multiply(lhs: Array, rhs: Array) -> tuple[Array, ...]:
+    def multiply(*operands: Array) -> tuple[Array, ...]:
         def product(x: Array, y: Array) -> Array:
             if x.shape[0] == 1:  # a plain matrix product, which is what cuBLASLt is called for
                 contract = (((1,), (1,)), ((), ()))
                 return lax.dot_general(x[0], y[0], contract, preferred_element_type=jnp.int32)[None]
             return lax.dot_general(x, y, (((2,), (2,)), ((0,), (0,))), preferred_element_type=jnp.int32)
 
-        return tuple(product(lhs[:, i], rhs[:, i]) for i, _ in of_each)
+        return tuple(map(product, operands[:moduli], operands[moduli:]))
 
     def reduce(*products: Array) -> Array:
         inverses = _moduli.crt(moduli).inverses

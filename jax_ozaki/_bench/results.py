@@ -66,7 +66,7 @@ def encode(meta: dict[str, Any], rows: list[Row], left_out: list[LeftOut]) -> by
     """The file, one line a row."""
 
     def lines(items: list[Any]) -> str:
-        return ",\n  ".join(json.dumps(item, allow_nan=True) for item in items)
+        return ",\n  ".join(json.dumps(item) for item in items)
 
     head = f'{{"schema": {json.dumps(SCHEMA)},\n "meta": {json.dumps(meta, indent=1)}'
     body = f' "rows": [\n  {lines(rows)}\n ],\n "left_out": [\n  {lines([asdict(x) for x in left_out])}\n ]}}\n'
