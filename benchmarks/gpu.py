@@ -4,7 +4,7 @@
         [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.1] [--rounds 5]
         [--torch]
 
-Times are medians of sustained runs (see timing.py): of calls of a jitted product and, up to n = 4096, of
+Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 4096, of
 products inside one program (ms_graph), where XLA's dispatch of a call does not count. Stages are timed each
 alone. Errors are |C - AB| / (|A||B|) of sampled outputs, absolute values of complex numbers, in units of
 2^-53, against exact arithmetic.
@@ -26,10 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from records import existing_rows, merged, save
-from timing import Variant, Watch, query_gpu, take_turns
 
 import jax_ozaki as jo
 from jax_ozaki import Contract, _ffi, _field, _stages
+from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
 from jax_ozaki._operand import Operand
 
 GRAPH_SIZE = 4096

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import jax
 
-from jax_ozaki._cli import demo, info, multiply
+from jax_ozaki._cli import bench, demo, info, multiply, plot, profile
 from jax_ozaki._cli.common import Failure, InputError
 
-COMMANDS = {"info": info, "multiply": multiply, "demo": demo}
+COMMANDS = {"info": info, "multiply": multiply, "demo": demo, "bench": bench, "plot": plot, "profile": profile}
 """Every command is a module with ``add_parser(subparsers)`` and ``main(args)``."""
 
 

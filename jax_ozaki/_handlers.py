@@ -82,9 +82,10 @@ class Handlers(LadderHandlers):
 class CudaHandlers(Handlers):
     """The handlers of NVIDIA GPUs, whose matrix kernels can also write partial sums of the CRT."""
 
-    def __init__(self) -> None:
+    def __init__(self, epilogue: str | None = None) -> None:
         super().__init__(_partial_statistics_bytes)
-        self._partial_crt = _choice("JAX_OZAKI_CUDA_EPILOGUE", ("residues", "partial_crt")) == "partial_crt"
+        epilogue = epilogue or _choice("JAX_OZAKI_CUDA_EPILOGUE", ("residues", "partial_crt"))
+        self._partial_crt = epilogue == "partial_crt"
         self._strassen = _choice("JAX_OZAKI_CUDA_STRASSEN", ("auto", "never", "always"))
 
     def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Times of GPU programs under sustained load, and the state of the GPU meanwhile.
+"""Times of programs under sustained load, and the state of the GPU meanwhile.
 
 A GPU at its power limit runs a program faster or slower by what ran before it. So variants take turns in a
 new random order each round; a turn warms up, then dispatches calls back to back and waits once, at its end.
@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,13 +78,13 @@ def query_gpu(*names: str) -> list[str]:
 class Watch:
     """Samples power and clock in the background of a ``with`` block."""
 
+    process: subprocess.Popen[str] | None = None
+
     def __enter__(self) -> Watch:
         query = "--query-gpu=power.draw,clocks.sm"
         command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0", "-lms", "100"]
-        try:
+        with suppress(OSError):  # no NVIDIA driver
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        except OSError:
-            self.process = None
         return self
 
     def __exit__(self, *_: object) -> None:

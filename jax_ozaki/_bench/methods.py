@@ -1,0 +1,242 @@
+"""The methods that are measured, each under its precision contract.
+
+A method is named ``staged(14)`` or, with the parameters that are measured by default, ``staged``. To add one, write a
+function that makes a :class:`Method` for a shape, or raises :class:`Unavailable`, and enter it in ``KINDS``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .. import _numpy
+from .._contract import Contract
+from . import cublas
+from .operands import Shape
+from .pipelines import Pipeline
+from .promise import Promise, native, of_contract
+from .timing import Variant
+from .unavailable import Unavailable
+
+Facts = dict[str, Any]
+
+
+def _no_facts(a: Array, b: Array) -> Facts:
+    del a, b
+    return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to compute a product of one shape. Without a promise there is no method."""
+
+    name: str
+    promise: Promise
+    call: Callable[[Array, Array], Any]
+    """Dispatches the product; ``wait`` waits for what it returns."""
+    workspace_bytes: int | None
+    facts: Facts = field(default_factory=dict)
+    """What is known before it runs: columns of the results."""
+    found: Callable[[Array, Array], Facts] = _no_facts
+    """What is known only after a call with these operands."""
+    wait: Callable[[Any], Any] = jax.block_until_ready
+    result: Callable[[Any], Array] = lambda dispatched: dispatched
+    data_dependent: bool = False
+    """Whether its time depends on the operands."""
+    stages: Callable[[Array, Array], dict[str, Variant]] | None = None
+    """Every stage alone, to be timed."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.promise, Promise):
+            raise TypeError(f"promise={self.promise!r}: {self.name} is not measured without a stated contract.")
+
+    def product(self, a: Array, b: Array) -> Array:
+        """The product, complete."""
+        return self.result(self.wait(self.call(a, b)))
+
+    def variant(self, a: Array, b: Array) -> Variant:
+        return Variant(partial(self.call, a, b), wait=self.wait)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A method that was not measured, and why."""
+
+    method: str
+    cause: str
+    shape: str | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family of methods: what it is, and the parameters that are measured by default."""
+
+    what: str
+    make: Callable[[str, Shape], Method]
+    """From the parameter and the shape; raises Unavailable, or ValueError for a parameter that cannot be."""
+    defaults: tuple[str, ...] = ("",)
+
+
+def _native(parameter: str, shape: Shape) -> Method:
+    _no_parameter("native", parameter)
+    outputs = shape.batch * shape.m * shape.n
+    return _compiled("native", native(), jnp.matmul, shape, {"moduli": 0, "native_outputs": outputs})
+
+
+def _under_contract(name: str, contract: Contract, shape: Shape) -> Method:
+    """The product as a user calls it."""
+    multiply = partial(_numpy.matmul, contract=contract)
+    promise = of_contract(contract, shape.k)
+    reporting = jax.jit(lambda a, b: multiply(a, b, return_report=True)[1])
+
+    def found(a: Array, b: Array) -> Facts:
+        report = reporting(a, b)
+        return {"moduli": int(report.moduli), "native_outputs": int(report.native_outputs)}
+
+    return _compiled(name, promise, multiply, shape, {"residual": False}, found=found)
+
+
+def _cublas(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, shape: Shape) -> Method:
+    if name == "cublas-dynamic":
+        _no_parameter(name, parameter)
+        bits = None
+    elif parameter.isdecimal() and 1 <= int(parameter) <= cublas.MAX_BITS:
+        bits = int(parameter)
+    else:
+        raise ValueError(f"the mantissa bits, from 1 to {cublas.MAX_BITS}, are needed in parentheses, as in (55).")
+    emulation = cublas.Emulation(shape, bits)
+    return Method(
+        name,
+        emulation.promise,
+        emulation.dispatch,
+        emulation.workspace_bytes,
+        {"residual": None, "slices": emulation.slices, "pair_schedule": "not stated by the library"},
+        found=lambda a, b: emulation.found(),
+        wait=emulation.wait,
+        result=lambda dispatched: emulation.result(),
+        data_dependent=bits is None,
+    )
+
+
+def _fast(parameter: str, shape: Shape) -> Method:
+    return _under_contract("fast", _moduli(parameter), shape)
+
+
+def _contract(parameter: str, shape: Shape) -> Method:
+    try:
+        contract = Contract.parse(parameter)
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+    return _under_contract("contract", contract, shape)
+
+
+def _pipeline(name: Literal["staged", "grouped", "partial-crt"], parameter: str, shape: Shape) -> Method:
+    contract = _moduli(parameter)
+    promise = of_contract(contract, shape.k)
+    pipeline = Pipeline.of(name, contract.modulus_count(shape.k), shape)
+    facts = {"moduli": pipeline.moduli, "native_outputs": 0, "residual": False}
+    options = pipeline.compiler_options
+    return _compiled(name, promise, pipeline.product, shape, facts, options, stages=pipeline.variants)
+
+
+def _not_built(name: str, parameter: str, shape: Shape) -> Method:
+    del parameter, shape
+    raise Unavailable(f"the ablation kernel {name} is not part of this version")
+
+
+def _moduli(parameter: str) -> Contract:
+    if not parameter.isdecimal():
+        raise ValueError("the number of moduli is needed in parentheses, as in (14).")
+    return Contract.moduli(int(parameter))
+
+
+def _no_parameter(name: str, parameter: str) -> None:
+    if parameter:
+        raise ValueError(f"{name} takes no parameter.")
+
+
+def _compiled(
+    name: str,
+    promise: Promise,
+    function: Callable[[Array, Array], Array],
+    shape: Shape,
+    facts: Facts,
+    compiler_options: dict[str, Any] | None = None,
+    **more: Any,
+) -> Method:
+    operands = (jax.ShapeDtypeStruct(size, shape.dtype) for size in (shape.lhs, shape.rhs))
+    program = jax.jit(function).lower(*operands).compile(compiler_options)
+    memory = program.memory_analysis()
+    workspace = None if memory is None else int(memory.temp_size_in_bytes)
+    return Method(name, promise, program, workspace, facts, **more)
+
+
+KINDS: dict[str, Kind] = {
+    "native": Kind("jnp.matmul in float64 (cublasDgemm on an NVIDIA GPU)", _native),
+    "cublas-fixed": Kind(
+        "cuBLAS's own emulation with this many mantissa bits",
+        partial(_cublas, "cublas-fixed"),
+        ("55",),
+    ),
+    "cublas-dynamic": Kind(
+        "cuBLAS's own emulation with as many mantissa bits as the operands ask for",
+        partial(_cublas, "cublas-dynamic"),
+    ),
+    "fast": Kind("raw Contract.moduli(n), as a user calls it", _fast, ("9", "14", "15")),
+    "staged": Kind(
+        "quantize, XLA's INT8 product for each modulus, reduction and CRT apart",
+        partial(_pipeline, "staged"),
+        ("14", "15"),
+    ),
+    "grouped": Kind("one grouped INT8 product, a byte a modulus", partial(_pipeline, "grouped"), ("14", "15")),
+    "partial-crt": Kind(
+        "one grouped INT8 product, partial CRT near the accumulator", partial(_pipeline, "partial-crt"), ("14", "15")
+    ),
+    "full-fused": Kind("all moduli and the whole CRT in one kernel", partial(_not_built, "full-fused")),
+    "local-prologue": Kind("residues made inside the tile", partial(_not_built, "local-prologue")),
+    "contract": Kind(
+        "a contract of jax_ozaki, as a user calls it",
+        _contract,
+        ("mantissa(53)", "normwise(2)", "componentwise(sqrt_k)", "exact"),
+    ),
+}
+
+
+def parse(names: Iterable[str]) -> list[tuple[str, str]]:
+    """(kind, parameter) of every method named; ValueError for a name that is none."""
+    chosen: list[tuple[str, str]] = []
+    for name in names:
+        found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", name.strip())
+        kind, parameter = (found[1], found[2]) if found else ("", None)
+        if kind == "contracts":
+            kind = "contract"
+        if kind not in KINDS:  # a contract by its own name
+            kind, parameter = "contract", str(_parsed(name))
+        chosen += [(kind, x) for x in (KINDS[kind].defaults if parameter is None else (parameter,))]
+    return list(dict.fromkeys(chosen))
+
+
+def _parsed(name: str) -> Contract:
+    try:
+        return Contract.parse(name)
+    except ValueError:
+        raise ValueError(f"{name!r} is no method: {', '.join(KINDS)}, or a contract, is needed.") from None
+
+
+def make(chosen: Iterable[tuple[str, str]], shape: Shape) -> tuple[list[Method], list[LeftOut]]:
+    """The methods for one shape, and those that cannot be had here, each with its cause."""
+    methods, left_out = [], []
+    for kind, parameter in chosen:
+        try:
+            methods.append(KINDS[kind].make(parameter, shape))
+        except (Unavailable, ValueError, jax.errors.JaxRuntimeError) as error:
+            name = parameter if kind == "contract" else kind + (f"({parameter})" if parameter else "")
+            left_out.append(LeftOut(name, " ".join(str(error).split())))
+    return methods, left_out

@@ -1,0 +1,280 @@
+"""``bench``: speed and accuracy of products, every method under its stated contract."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from jax_ozaki import _ffi
+from jax_ozaki._bench import cublas, methods, results
+from jax_ozaki._bench.measure import Effort, measure
+from jax_ozaki._bench.operands import Shape
+from jax_ozaki._bench.timing import query_gpu
+from jax_ozaki._bench.unavailable import Unavailable
+from jax_ozaki._cli.common import Failure, InputError, check_output, reason, replacing
+
+GPU_SIZES, CPU_SIZES = (1024, 2048, 4096, 8192, 16384), (128, 256, 512)
+DTYPES = ("float64",)
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure speed and accuracy of products",
+        description="Time products in turns under sustained load, compare them with a reference of twice the "
+        "precision, and check every output against its method's stated contract: exit status 1 where one is broken.",
+        epilog="methods: "
+        + "; ".join(f"{name}: {kind.what}" for name, kind in methods.KINDS.items())
+        + ". A parameter follows in parentheses, as in 'staged(14)'; a contract is named by itself, as in 'normwise(2)'. "
+        "docs/performance.md explains every column.",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help=f"square products (default on a GPU: {_list(GPU_SIZES)}; else {_list(CPU_SIZES)})",
+    )
+    parser.add_argument("--shapes", type=_shape, nargs="+", default=[], metavar="m,n,k", help="others: (m, k) x (k, n)")
+    parser.add_argument("--batch", type=_positive, default=1, help="products at once (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="(default: %(default)s)")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(methods.KINDS), metavar="METHOD", help="(default: all, see below)"
+    )
+    parser.add_argument(
+        "--phi",
+        type=_phi,
+        nargs="+",
+        default=[0.5, 0.0, 1.0, 2.0],
+        metavar="PHI",
+        help="exponent spread of the operands, (rand - 1/2) exp(PHI randn); the first is timed (default: 0.5 0 1 2)",
+    )
+    parser.add_argument(
+        "--seconds", type=_duration, default=0.1, help="of a turn, after half of that to warm up (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=_positive, default=5, help="turns of each method (default: %(default)s)")
+    parser.add_argument(
+        "--budget-seconds",
+        type=_duration,
+        metavar="S",
+        help="for everything: shortens the turns to fit, and begins no other shape or phi once it is spent",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all columns to FILE, after every shape")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.json is not None:
+        check_output(args.json, (".json",))
+    try:
+        chosen = methods.parse(["native", *args.methods])
+    except ValueError as error:
+        raise InputError(reason(error)) from error
+    sizes = args.sizes
+    if sizes is None:
+        sizes = [] if args.shapes else GPU_SIZES if jax.default_backend() == "gpu" else CPU_SIZES
+    extents = [*((n, n, n) for n in sizes), *args.shapes]
+    shapes = [Shape(m, n, k, args.batch, args.dtype) for m, n, k in extents]
+    phis = list(dict.fromkeys(args.phi))
+    effort = Effort(args.seconds, args.rounds, args.budget_seconds)
+    meta = _meta(args)
+
+    with Progress(len(shapes) * len(phis)) as progress:
+        try:
+            for outcome in measure(chosen, shapes, phis, effort, progress):
+                if args.json is not None:
+                    with replacing(args.json) as file:
+                        file.write(results.encode(meta, outcome.rows, outcome.left_out))
+        except (ArithmeticError, jax.errors.JaxRuntimeError) as error:
+            raise Failure(reason(error)) from error
+    rows, left_out = outcome.rows, outcome.left_out
+    print("\n".join([*_head(meta), *table(rows), *_left_out(left_out, set(map(str, shapes)))]))
+    if args.json is not None:
+        print(f"\nall columns: {args.json}")
+    broken = [row for row in rows if not row["within_contract"]]
+    if broken:
+        raise Failure("; ".join(map(_broken, broken)))
+    return 0
+
+
+def _broken(row: results.Row) -> str:
+    shape = (row["m"], row["n"], row["k"])
+    return (
+        f"{row['method']} breaks its contract {row['contract']} at (m, n, k) = {shape}, phi = {row['phi']:g}: "
+        f"an error is {row['share']:.3g} times the allowed one"
+    )
+
+
+def _meta(args: argparse.Namespace) -> dict[str, Any]:
+    """What the results belong to."""
+    device = jax.devices()[0]
+    driver, power, clock = query_gpu("driver_version", "power.limit", "clocks.max.sm")
+    build = _ffi.build_info()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device.device_kind if device.platform != "cpu" else f"{platform.machine()}, {build['cpu_isa']}",
+        "platform": device.platform,
+        "driver": driver,
+        "power_limit_w": power,
+        "max_sm_mhz": clock,
+        "cpus": os.cpu_count(),
+        "jax_ozaki": version("jax-ozaki"),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "cublas": _cublas_version(),
+        "python": platform.python_version(),
+        "ffi_hash": build["ffi_hash"],
+        "build_flags": build["build_flags"],
+        "variables": {
+            name: value for name, value in os.environ.items() if name.startswith(("JAX_OZAKI_", "XLA_FLAGS"))
+        },
+        "seconds": args.seconds,
+        "rounds": args.rounds,
+        "budget_seconds": args.budget_seconds,
+    }
+
+
+def _cublas_version() -> str | None:
+    if jax.default_backend() != "gpu":
+        return None
+    try:
+        return cublas.version_text()
+    except Unavailable:
+        return None
+
+
+def _head(meta: dict[str, Any]) -> list[str]:
+    cublas_text = f", cuBLAS {meta['cublas']}" if meta["cublas"] else ""
+    return [
+        f"{meta['device']}, jax {meta['jax']}{cublas_text}, jax_ozaki {meta['jax_ozaki']}, ffi hash {meta['ffi_hash']}",
+        "phi=...: max |C - AB| / (|A||B|) in units of 2^-53; bound: the largest share of what its contract allows "
+        "that an output takes; floor: the INT8 products alone",
+    ]
+
+
+TABLE = (
+    ("method", "<15", lambda row: row["method"]),
+    ("contract", "<19", lambda row: row["contract"]),
+    ("bits", ">4", lambda row: _number(row["retained_bits"] or row["bits"], "d")),
+    ("N", ">3", lambda row: _number(row["moduli"], "d")),
+    ("ms", ">10", lambda row: _number(row["ms"], ".4f")),
+    ("spread", ">7", lambda row: _number(row["spread"], ".0%")),
+    ("TFLOPS", ">8", lambda row: _number(row["tflops"], ".3g")),
+    ("native/t", ">9", lambda row: _number(row["ratio"], ".3f")),
+    ("floor/t", ">8", lambda row: _number(row["int8_floor_share"], ".2f")),
+    ("MiB", ">8", lambda row: _number(row["workspace_bytes"] and row["workspace_bytes"] / 2**20, ".0f")),
+)  # fmt: skip
+
+
+def table(rows: Sequence[results.Row]) -> list[str]:
+    """The columns that matter most: a block a shape, a line a method and its times, an error for every phi."""
+    phis = list(dict.fromkeys(row["phi"] for row in rows))
+    blocks: dict[Shape, dict[tuple[Any, ...], list[results.Row]]] = {}
+    for row in rows:
+        shape = Shape(row["m"], row["n"], row["k"], row["batch"])
+        line = (row["method"], row["contract"], row["timed_phi"])
+        blocks.setdefault(shape, {}).setdefault(line, []).append(row)
+    titles = [f"{title:{form}}" for title, form, _ in TABLE]
+    titles += [f"{text:>9}" for text in (*(f"phi={phi:g}" for phi in phis), "bound")]
+    lines: list[str] = []
+    for shape, block in blocks.items():
+        title = f"n = {shape}" if shape.m == shape.n == shape.k else f"(m, n, k) = {shape}"
+        lines += ["", title, "  " + "".join(titles)]
+        for of_line in block.values():
+            errors = {row["phi"]: row["max_error_u"] for row in of_line}
+            worst = max(row["share"] for row in of_line)
+            cells = [f"{cell(of_line[0]):{form}}" for _, form, cell in TABLE]
+            cells += [f"{_number(errors.get(phi), '.3g'):>9}" for phi in phis] + [f"{worst:9.2g}"]
+            broken = "" if all(row["within_contract"] for row in of_line) else "  BROKEN"
+            lines.append("  " + "".join(cells) + broken)
+    return lines
+
+
+def _left_out(left_out: list[methods.LeftOut], shapes: set[str]) -> list[str]:
+    """One line a cause, with the shapes only where not all have it."""
+    if not left_out:
+        return []
+    where: dict[tuple[str, str], list[str]] = {}
+    for x in left_out:
+        where.setdefault((x.method, x.cause), []).append(x.shape or "")
+    lines = ["", "left out:"]
+    for (method, cause), at in where.items():
+        lines.append(f"  {method}: {cause}" + ("" if set(at) == shapes else f" (at {', '.join(at)})"))
+    return lines
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+class Progress:
+    """A bar on the terminal, nothing elsewhere; it disappears in the end."""
+
+    WIDTH = 24
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._shown = steps, False
+
+    def __enter__(self) -> Progress:
+        self._start = time.monotonic()
+        return self
+
+    def __call__(self, done: int, what: str) -> None:
+        if sys.stderr.isatty():
+            self._shown = True
+            bar = "#" * (self.WIDTH * done // self._steps)
+            elapsed = time.monotonic() - self._start
+            text = f"[{bar:-<{self.WIDTH}}] {done}/{self._steps} {elapsed:.0f} s  n = {what}"
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _list(sizes: Sequence[int]) -> str:
+    return " ".join(map(str, sizes))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a positive integer is needed")
+    return int(text)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r}: m,n,k is needed, as in 4096,512,4096")
+    m, n, k = map(_positive, parts)
+    return m, n, k
+
+
+def _phi(text: str) -> float:
+    try:
+        phi = float(text)
+    except ValueError:
+        phi = -1.0
+    if not 0 <= phi <= 8:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 0 to 8 is needed")
+    return phi
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: a positive number of seconds is needed")
+    return seconds
