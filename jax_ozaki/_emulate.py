@@ -10,7 +10,7 @@ from . import _explain
 from ._contract import Contract
 from ._explain import Explanation
 from ._settings import settings
-from ._substitute import call
+from ._substitute import Call
 
 
 class Emulated(Protocol):
@@ -65,7 +65,7 @@ def emulate(
 
     @functools.wraps(fn, updated=())
     def emulated(*args: Any, **kwargs: Any) -> Any:
-        return call(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
+        return Call(settings(contract, min_size, workspace_bytes))(fn, *args, **kwargs)
 
     def explain(*args: Any, **kwargs: Any) -> Explanation:
         return _explain.explain(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)

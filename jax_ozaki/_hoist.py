@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from jax import Array, lax
 
-from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from ._compat import JaxprEqn, Literal
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, groups
 from ._jaxpr import opened, rebuilt
@@ -78,7 +78,7 @@ def _split(body: Any, constant: Sequence[bool], position: int) -> Split | None:
     read = {x for x in [*outvars, *(x for e in staying for x in e.invars)] if not isinstance(x, Literal)}
     new = [x for equation in moved for x in equation.outvars if x in read]
     invars = [*jaxpr.invars[:position], *new, *jaxpr.invars[position:]]
-    outside = ClosedJaxpr(Jaxpr(jaxpr.constvars, fixed, new, moved), getattr(body, "consts", ()))
+    outside = rebuilt(body, moved, invars=fixed, outvars=new)
     return Split(outside, rebuilt(body, staying, invars=invars, outvars=outvars))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var, trace
 
 
 def opened(jaxpr: Any) -> Any:
@@ -25,7 +25,7 @@ def alone(equation: JaxprEqn) -> Any:
     invars: list[Any] = [Var(x.aval) for x in equation.invars]
     outvars = [Var(x.aval) for x in equation.outvars]
     inside = equation.replace(invars=invars, outvars=outvars)
-    return ClosedJaxpr(Jaxpr((), invars, outvars, [inside], equation.effects), ())
+    return rebuilt(trace(lambda: [], []), [inside], invars=invars, outvars=outvars, effects=equation.effects)
 
 
 def map_inner(value: Any, fn: Callable[[Any], Any]) -> Any:

@@ -8,13 +8,13 @@ effects and source lines are those of the program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import jaxpr_as_fun, primitives
 
 from . import _dimensions
@@ -44,6 +44,7 @@ from ._jaxpr import inner_jaxprs, map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
+from ._watched import watch
 from .checkpoint_policies import seeing_products
 
 Atom = Any
@@ -67,14 +68,20 @@ OPAQUE = frozenset({"core_map", "custom_partitioning", "pallas_call"})
 """Names of primitives whose jaxprs are not what they compute, or are kernels."""
 
 
-def call(settings: Settings, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``fn(*args, **kwargs)`` with its products replaced.
+@dataclass(frozen=True)
+class Call:
+    """Calls functions with their products replaced."""
 
-    Arrays are traced; other leaves of the arguments reach ``fn``, and other leaves of its result the caller, as
-    they are.
-    """
-    closed, arrays, results = staged(fn, *args, **kwargs)
-    return results(jaxpr_as_fun(Substitution(settings).rewrite(closed))(*arrays))
+    settings: Settings
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """``fn(*args, **kwargs)``.
+
+        Arrays are traced; other leaves of the arguments reach ``fn``, and other leaves of its result the caller,
+        as they are.
+        """
+        closed, arrays, results = staged(fn, *args, **kwargs)
+        return results(jaxpr_as_fun(Substitution(self.settings).rewrite(closed))(*arrays))
 
 
 def staged(
@@ -416,9 +423,9 @@ class Substitution:
             if name in params:
                 rules[name] = wrapped(partial(self._rule, params[name]), params[name])
         if "bwd" in params:
-            rules["bwd"] = wrapped(partial(call, self.settings, params["bwd"].call_wrapped), params["bwd"])
+            rules["bwd"] = wrapped(partial(Call(self.settings), params["bwd"].call_wrapped), params["bwd"])
         if "rule" in params:
-            rules["rule"] = partial(call, self.settings, params["rule"])
+            rules["rule"] = partial(Call(self.settings), params["rule"])
         return rules
 
     def _rule(self, rule: Any, *zeros: Any) -> tuple[Any, ...]:
@@ -427,31 +434,13 @@ class Substitution:
 
     def _differentiable(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         """A decomposition whose derivative, taken later, is emulated."""
-        primitive, params = equation.primitive, equation.params
         if not any(emulates(x.aval.dtype, x.aval.dtype, x.aval.dtype) for x in equation.invars):  # type: ignore[attr-defined]
             return [equation]
 
-        def bind(*operands: Any) -> list[Any]:
-            results = primitive.bind(*operands, **params)
-            return list(results) if primitive.multiple_results else [results]
+        def watched(*operands: Any) -> list[Any]:
+            return watch(equation.primitive, equation.params, Call(self.settings), operands)
 
-        def jvp(primals: Any, tangents: Any) -> Any:
-            active = [i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero)]
-
-            def of_active(*values: Any) -> list[Any]:
-                operands = list(primals)
-                for i, value in zip(active, values, strict=True):
-                    operands[i] = value
-                return bind(*operands)
-
-            def both(values: Any, directions: Any) -> Any:
-                return jax.jvp(of_active, values, directions)
-
-            return call(self.settings, both, [primals[i] for i in active], [tangents[i] for i in active])
-
-        function = jax.custom_jvp(bind)
-        function.defjvp(jvp, symbolic_zeros=True)
-        closed = _trace(function, [x.aval for x in equation.invars], equation)
+        closed = _trace(watched, [x.aval for x in equation.invars], equation)
         equations, results = scope.inline(closed, equation.invars, equation)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations

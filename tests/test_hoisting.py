@@ -1,0 +1,203 @@
+"""What a loop does not change is quantized once, before it, on every backend."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_ozaki as jo
+import oracle
+from oracle import assert_same_bits
+from programs import calls, computations, emulated, hlo
+
+N = 15
+emulate = functools.partial(jo.emulate, contract=jo.Contract.moduli(N), min_size=0)
+product = functools.partial(oracle.product, n=N)
+RNG = np.random.default_rng(0)
+SQUARE = jnp.asarray(RNG.standard_normal((5, 5)) / 3)
+SPD = SQUARE @ SQUARE.T + jnp.eye(5)
+VECTOR, MATRIX = jnp.asarray(RNG.standard_normal(5)), jnp.asarray(RNG.standard_normal((5, 6)))
+TENSOR = jnp.asarray(RNG.standard_normal((3, 4, 3, 4)) / 9)
+STACK = jnp.asarray(RNG.standard_normal((3, 5, 5)) / 3)
+
+
+def quantizations(fn, *args):
+    """How many the jaxpr has in all, and how many outside of its loops."""
+    jaxpr = jax.make_jaxpr(fn)(*args)
+    return str(jaxpr).count("ozaki_quantize["), sum(e.primitive.name == "ozaki_quantize" for e in jaxpr.eqns)
+
+
+def in_scan(step):
+    return lambda a, x: lax.scan(lambda c, _: (step(a, c), None), x, None, length=3)[0]
+
+
+def in_while(step):
+    def run(a, x):
+        return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, step(a, c[1])), (0, x))[1]
+
+    return run
+
+
+def cg(s, b):
+    return jax.scipy.sparse.linalg.cg(lambda x: s @ x, b, tol=1e-14)[0]
+
+
+@jax.custom_jvp
+def activation(a, x):
+    return jnp.sin(a @ x)
+
+
+@activation.defjvp
+def _(primals, tangents):
+    (a, x), (da, dx) = primals, tangents
+    return jnp.sin(a @ x), jnp.cos(a @ x) * (da @ x + a @ dx)
+
+
+@jax.jit
+def closure(c):
+    return SQUARE @ c
+
+
+# name: the step, a constant of the loop, the carry, operands that the loop does not change
+STEPS = {
+    "recurrence": (jnp.matmul, SQUARE, VECTOR, 1),
+    "from the right": (lambda a, c: c @ a, SQUARE, MATRIX.T, 1),
+    "transposed": (lambda a, c: a.T @ c, SQUARE, VECTOR, 1),
+    "both sides": (lambda a, c: a @ (c @ a), SQUARE, SQUARE, 2),
+    "twice": (lambda a, c: a @ (a @ c), SQUARE, VECTOR, 1),
+    "power iteration": (lambda a, c: (y := a @ c) / jnp.linalg.norm(y), SPD, VECTOR, 1),
+    "computed from a constant": (lambda a, c: (a + 2 * jnp.eye(5)) @ c / 3, SQUARE, VECTOR, 1),
+    "a product of constants": (lambda a, c: (a @ a) @ c, SQUARE, VECTOR, 1),
+    "jitted": (jax.jit(lambda a, c: jnp.einsum("ij,jk->ik", a, c)), SQUARE, MATRIX, 1),
+    "closed over": (lambda a, c: closure(c), SQUARE, VECTOR, 1),
+    "two contracted axes": (lambda t, c: jnp.tensordot(t, c, ((2, 3), (0, 1))), TENSOR, TENSOR[0, 0], 1),
+    "two, the other way round": (lambda t, c: jnp.tensordot(c, t, ((1, 0), (1, 0))), TENSOR, TENSOR[0, 0], 1),
+    "a stack": (lambda t, c: jnp.einsum("bij,bj->bi", t, c), STACK, STACK[0, :3], 1),
+    "a stack, batch in the middle": (
+        lambda t, c: jnp.einsum("ibj,bi->bj", t.swapaxes(0, 1), c),
+        STACK,
+        STACK[0, :3],
+        1,
+    ),
+    "a stack, batch last": (lambda t, c: jnp.einsum("jib,bj->bi", jnp.moveaxis(t, 0, 2), c), STACK, STACK[0, :3], 1),
+    "a loop in the loop": (lambda a, c: lax.fori_loop(0, 2, lambda i, d: a @ d, c), SQUARE, VECTOR, 1),
+    "cond": (lambda a, c: lax.cond(c[0] > 0, lambda a, c: a @ c, lambda a, c: c - a.T @ c, a, c), SQUARE, VECTOR, 2),
+    "switch": (
+        lambda a, c: lax.switch(jnp.int32(c[0] > 0), [lambda: a @ c, lambda: c, lambda: a.T @ c]),
+        SQUARE,
+        VECTOR,
+        2,
+    ),
+    "checkpoint": (lambda a, c: jax.checkpoint(lambda c: jnp.sin(a @ c))(c), SQUARE, VECTOR, 1),
+    "custom_jvp": (activation, SQUARE, VECTOR, 1),
+    "conjugate gradients": (cg, SPD, VECTOR, 1),
+}
+
+
+@pytest.mark.parametrize("loop", [in_scan, in_while])
+@pytest.mark.parametrize("name", STEPS)
+def test_constants_are_quantized_outside(name, loop):
+    step, a, x, count = STEPS[name]
+    program = loop(step)
+    jaxpr = jax.make_jaxpr(emulate(program))(a, x)
+    assert emulated(emulate(program), a, x)
+    found, outside = quantizations(emulate(program), a, x)
+    assert found == outside == count, jaxpr
+    np.testing.assert_allclose(emulate(program)(a, x), program(a, x), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(jax.jit(emulate(jax.jit(program)))(a, x), program(a, x), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_derivatives_with_respect_to_a_constant(name):
+    """Of scan, that all modes differentiate."""
+    step, a, x, _ = STEPS[name]
+    native = in_scan(step)
+
+    def loss(fn):
+        return lambda a, x: (fn(a, x) ** 3).sum()
+
+    expected = jax.grad(loss(native), (0, 1))(a, x)
+    for gradient in (jax.grad(loss(emulate(native)), (0, 1)), emulate(jax.grad(loss(native), (0, 1)))):
+        assert emulated(gradient, a, x)
+        for y, z in zip(gradient(a, x), expected, strict=True):
+            np.testing.assert_allclose(y, z, rtol=1e-8, atol=1e-8 * float(abs(z).max()))
+    found, outside = quantizations(emulate(jax.grad(loss(native), (0, 1))), a, x)
+    assert found == outside  # the loop backwards too
+    tangents = (jnp.cos(a), jnp.sin(x))
+    np.testing.assert_allclose(
+        jax.jvp(loss(emulate(native)), (a, x), tangents)[1], jax.jvp(loss(native), (a, x), tangents)[1], rtol=1e-8
+    )
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
+@pytest.mark.parametrize("name", ["recurrence", "two contracted axes", "a stack, batch last", "cond", "custom_jvp"])
+def test_batches_of_loops(name, axes):
+    step, a, x, _ = STEPS[name]
+    program = in_scan(step)
+    args = [y if axis is None else jnp.stack([y, -y, y / 2]) for y, axis in zip((a, x), axes, strict=True)]
+    expected = jax.vmap(program, axes)(*args)
+    np.testing.assert_allclose(jax.vmap(emulate(program), axes)(*args), expected, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(emulate(jax.vmap(program, axes))(*args), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_bits():
+    found = emulate(in_scan(lambda a, c: a.T @ c))(SQUARE, MATRIX)
+    expected = np.asarray(MATRIX)
+    for _ in range(3):
+        expected = product(np.asarray(SQUARE).T, expected)
+    assert_same_bits(found, expected)
+
+
+def loop_bodies(text):
+    return [computations(text)[name] for name in set(re.findall(r"body=%?([\w.\-]+)", text))]
+
+
+@pytest.mark.parametrize("name", ["recurrence", "jitted", "cond", "conjugate gradients"])
+def test_compiled_loops_quantize_only_what_changes(name):
+    step, a, x, count = STEPS[name]
+    text = hlo(emulate(in_while(step)), a, x)
+    constant = {f"u8[1,{N},5,16]"}
+    for body in loop_bodies(text):
+        assert not any(shape in call for call in calls(body, "quantize") for shape in constant)
+    outside = [call for call in calls(computations(text)["ENTRY"], "quantize") if f"u8[1,{N},5,16]" in call]
+    assert len(outside) == count
+
+
+def test_a_fixed_matrix_in_purification():
+    """X <- (X S) X with a fixed overlap S: S is quantized once, X each time."""
+    program = lambda s, x: lax.fori_loop(0, 4, lambda i, x: (x @ s) @ x, x)  # noqa: E731
+    assert quantizations(emulate(program), SPD, SQUARE) == (1, 1)
+
+
+def test_what_changes_is_not_hoisted():
+    program = lambda xs: lax.scan(lambda c, x: (x @ c, c @ c), SQUARE, xs)  # noqa: E731
+    assert quantizations(emulate(program), STACK) == (0, 0)
+
+
+def test_nothing_beyond_the_workspace_is_held():
+    big = jnp.ones((256, 256))
+    program, residues = in_scan(jnp.matmul), N * 256 * 256
+    assert quantizations(emulate(program, workspace_bytes=4 * residues), big, big) == (1, 1)
+    assert quantizations(emulate(program, workspace_bytes=residues - 1), big, big) == (0, 0)
+    np.testing.assert_array_equal(
+        emulate(program, workspace_bytes=4 * residues)(big, big),
+        emulate(program, workspace_bytes=residues - 1)(big, big),
+    )
+
+
+def test_effects_stay_in_their_loop():
+    seen = []
+
+    def step(c, _):
+        jax.debug.callback(lambda x: seen.append(float(x)), c.sum(), ordered=True)
+        return SQUARE @ c, None
+
+    program = lambda x: lax.scan(step, x, None, length=3)[0]  # noqa: E731
+    assert quantizations(emulate(program), VECTOR) == (1, 1)
+    emulate(program)(VECTOR)
+    jax.effects_barrier()
+    assert len(seen) == 3
