@@ -5,6 +5,7 @@
 #   make test      host tests and the test suite
 #   make lint      formatters in check mode, linter, type checker;  make format  applies them
 #   make bench     the CPU benchmark
+#   make programs  whole programs of other packages, natively and emulated, and a table of them
 #   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
 #   make wheel     a manylinux wheel and an sdist in dist/
 
@@ -22,7 +23,7 @@ FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
 PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test lint format bench gpu-test wheel kernels install clean FORCE
+.PHONY: demo test programs lint format bench gpu-test wheel kernels install clean FORCE
 
 demo: install
 	$(BIN)/jax-ozaki demo
@@ -30,6 +31,12 @@ demo: install
 test: install
 	$(BIN)/ctest --test-dir $(KERNELS) --output-on-failure
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+# In an environment of their own: some of them hold jax back.
+programs:
+	$(MAKE) install VENV=.venv-programs
+	.venv-programs/bin/python -m pip --disable-pip-version-check -q install 'jax-ozaki[programs-large]'
+	.venv-programs/bin/pytest tests/programs $(PYTEST_ARGS)
 
 bench: install
 	$(BIN)/python -P benchmarks/cpu.py
@@ -81,7 +88,7 @@ build/settings: FORCE
 
 # Built in isolation, as pip does for everyone: against the jaxlib that pyproject.toml pins.
 $(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(PACKAGE)
-	$(PIP) install $(WITH_KERNELS) '.[test,examples,bench]'
+	$(PIP) install $(WITH_KERNELS) '.[test,examples,bench,programs]'
 	touch $@
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python

@@ -1,0 +1,134 @@
+"""Whole programs with every product emulated, each against a known answer.
+
+A program runs natively, rewritten by ``emulate``, and under ``enable``. What stays native is read from the lowered
+modules too, independently of ``explain``. After the tests, a table shows the counts, the errors and the times.
+"""
+
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+import pytest
+
+import jax_ozaki as jo
+from programs import emulated
+
+REPETITIONS = 3  # of a timed run, after the one that compiles
+EMULATED_TYPES = {"f64"}
+if emulated(jo.dot, *np.ones((2, 1), complex)):
+    EMULATED_TYPES.add("complex<f64>")
+
+
+@dataclass
+class Row:
+    """A program in the table: what was counted and measured, by the way in which it ran."""
+
+    program: str
+    allowed: float
+    products: dict[str, tuple[int, int]] = field(default_factory=dict)  # replaced, left native
+    error: dict[str, float] = field(default_factory=dict)  # relative, in the 2-norm
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    HEADER = (
+        f"{'':48}{'emulate':>16}{'enable':>16}{'error':>27}{'ms':>18}\n"
+        f"{'program':48}{'replaced':>9}{'left':>7}{'replaced':>9}{'left':>7}"
+        f"{'native':>9}{'emulated':>9}{'allowed':>9}{'native':>9}{'emulated':>9}"
+    )
+
+    def run(self, way, fn, args, known):
+        results = jax.tree.leaves(jax.block_until_ready(fn(*args)))
+        pairs = zip(results, jax.tree.leaves(known), strict=True)
+        self.error[way] = np.max([relative_error(np.asarray(x), np.asarray(y)) for x, y in pairs])
+        self.seconds[way] = min(duration(fn, args) for _ in range(REPETITIONS))
+        assert self.error[way] <= self.allowed, f"{way}: {self.error[way]}"
+
+    def __str__(self):
+        emulate, enable = (self.products.get(way, ("", "")) for way in ("emulate", "enable"))
+        emulated = "emulate" if "emulate" in self.error else "enable"
+        error, seconds = ([of_way["native"], of_way[emulated]] for of_way in (self.error, self.seconds))
+        return (
+            f"{self.program:48}{emulate[0]:>9}{emulate[1]:>7}{enable[0]:>9}{enable[1]:>7}"
+            f"{error[0]:9.0e}{error[1]:9.0e}{self.allowed:9.0e}{1e3 * seconds[0]:9.2f}{1e3 * seconds[1]:9.2f}"
+        )
+
+
+ROWS = pytest.StashKey[list[Row]]()
+
+
+def relative_error(x, known):
+    assert x.shape == known.shape and x.dtype == known.dtype
+    return np.linalg.norm(x - known) / np.linalg.norm(known)
+
+
+def duration(fn, args):
+    start = time.perf_counter()
+    jax.block_until_ready(fn(*args))
+    return time.perf_counter() - start
+
+
+def native_products(modules):
+    """The element types of the float64 and complex128 products in StableHLO."""
+    product = r"stablehlo\.dot_general .*-> tensor<(?:\d+x)*(complex<f64>|f64)>"
+    return [dtype for text in modules for dtype in re.findall(product, text)]
+
+
+def explained(explanation, modules):
+    """The numbers of products replaced and left native; what was lowered has to agree about both."""
+    assert bool(explanation.emulated) == any("@jax_ozaki" in text for text in modules), explanation
+    assert bool(explanation.native) == bool(native_products(modules)), explanation
+    return explanation.emulated, explanation.native
+
+
+@contextmanager
+def lowered_modules(directory):
+    """A list that afterwards holds the StableHLO of everything that jax compiled."""
+    modules = []
+    jax.config.update("jax_dump_ir_to", str(directory))
+    try:
+        yield modules
+    finally:
+        jax.config.update("jax_dump_ir_to", "")
+        modules += [path.read_text() for path in directory.glob("*.mlir")]
+
+
+@pytest.fixture
+def check(request, tmp_path):
+    """Runs ``fn(*args)`` in every way and compares with ``known``, a pytree like its result.
+
+    A program that is not ``traceable``, since it looks at values or keeps state, runs op by op; ``emulate`` cannot
+    take it.
+    """
+
+    def check(fn, *args, known, tolerance, traceable=True):
+        library, program = request.path.stem.removeprefix("test_"), request.node.name.removeprefix("test_")
+        row = Row(f"{library}: {program.replace('_', ' ')}", tolerance)
+        run = jax.jit if traceable else lambda fn: fn
+        row.run("native", run(fn), args, known)
+
+        if traceable:
+            rewritten = jo.emulate(fn, min_size=0)
+            with lowered_modules(tmp_path / "emulate") as modules:
+                row.run("emulate", run(rewritten), args, known)
+            row.products["emulate"] = explained(rewritten.explain(*args), modules)
+
+        with jo.enable(min_size=0) as block, lowered_modules(tmp_path / "enable") as modules:
+            row.run("enable", run(fn), args, known)
+        left = native_products(modules)
+        assert modules and not EMULATED_TYPES.intersection(left)
+        if traceable:
+            row.products["enable"] = explained(block.explain(fn, *args), modules)
+        else:
+            row.products["enable"] = sum(text.count("@jax_ozaki.combine") for text in modules), len(left)
+
+        request.config.stash.setdefault(ROWS, []).append(row)
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if rows := config.stash.get(ROWS, []):
+        terminalreporter.section("whole programs, every product emulated (min_size=0)")
+        terminalreporter.write_line("\n".join([Row.HEADER, *map(str, rows)]))
