@@ -102,24 +102,31 @@ class _WithoutProducts(Substitution):
 
 
 def products(
-    jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False, opaque: str | None = None
+    jaxpr: Any,
+    settings: Settings,
+    count: int = 1,
+    in_while: bool = False,
+    opaque: str | None = None,
+    site: str = "",
 ) -> Iterator[Product]:
-    """The products of a jaxpr, those in its inner jaxprs included; ``opaque`` names what keeps them native."""
+    """The products of a jaxpr, those in its inner jaxprs included.
+
+    ``opaque`` names what keeps them native; ``site`` is where the program asked for the whole.
+    """
     for equation in opened(jaxpr).eqns:
         primitive, params = equation.primitive, equation.params
+        where = user_frame(equation) or site
         if primitive in MULTIPLICATIONS:
             lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
             because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
             because = f"in a {opaque}" if opaque else because
-            yield _product(
-                lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
-            )
+            yield _product(lhs, rhs, result, params["dimension_numbers"], count, in_while, where, because)
             continue
         times = params["length"] if primitive is scan_p else 1
         inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
         within = opaque or (primitive.name if primitive.name in OPAQUE else None)
         for part in inner_jaxprs(inner):
-            yield from products(part, settings, count * times, in_while or primitive is while_p, within)
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within, where)
 
 
 def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:
