@@ -12,7 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from . import _dimensions, _switch
 from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
-from ._jaxpr import inner_jaxprs, opened
+from ._jaxpr import inline, inner_jaxprs, opened
 from ._prepare import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._settings import Settings
@@ -96,30 +96,37 @@ class _WithoutProducts(Substitution):
         if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
             return super()._equation(equation, scope)
         closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
-        equations, results = scope.inline(closed, [], equation)
+        equations, results = inline(closed, [], equation)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 
 
 def products(
-    jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False, opaque: str | None = None
+    jaxpr: Any,
+    settings: Settings,
+    count: int = 1,
+    in_while: bool = False,
+    opaque: str | None = None,
+    site: str = "",
 ) -> Iterator[Product]:
-    """The products of a jaxpr, those in its inner jaxprs included; ``opaque`` names what keeps them native."""
+    """The products of a jaxpr, those in its inner jaxprs included.
+
+    ``opaque`` names what keeps them native; ``site`` is where the program asked for the whole.
+    """
     for equation in opened(jaxpr).eqns:
         primitive, params = equation.primitive, equation.params
+        where = user_frame(equation) or site
         if primitive in MULTIPLICATIONS:
             lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
             because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
             because = f"in a {opaque}" if opaque else because
-            yield _product(
-                lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
-            )
+            yield _product(lhs, rhs, result, params["dimension_numbers"], count, in_while, where, because)
             continue
         times = params["length"] if primitive is scan_p else 1
         inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
         within = opaque or (primitive.name if primitive.name in OPAQUE else None)
         for part in inner_jaxprs(inner):
-            yield from products(part, settings, count * times, in_while or primitive is while_p, within)
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within, where)
 
 
 def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:
