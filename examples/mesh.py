@@ -61,7 +61,9 @@ def main():
     gram = jax.jit(lambda x: jo.dot(x.T, x), out_shardings=rows)(x)
     p = jax.jit(projector, out_shardings=rows)(gram)
 
-    print(f"{len(jax.devices())} x {jax.devices()[0].device_kind}: X {x.shape} and X^T X {gram.shape} in shards of rows")
+    print(
+        f"{len(jax.devices())} x {jax.devices()[0].device_kind}: X {x.shape} and X^T X {gram.shape} in shards of rows"
+    )
     print(f"bits of X^T X {digest(gram)}, of the projector {digest(p)}")
     whole = np.asarray(p)
     _, vectors = np.linalg.eigh(np.asarray(gram))

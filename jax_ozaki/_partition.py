@@ -44,8 +44,9 @@ def partitioned(
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
         del arguments
         arrays, tree = jax.tree.flatten(result)
-        of_factor = {f: axes for x in zip(results, arrays, strict=True) for f, axes in _factor_axes(*x).items()}
-        of_factor.update(dict.fromkeys(whole, ()))
+        of_factor: dict[str, MeshAxes] = dict.fromkeys(whole, ())
+        for factors, array in zip(results, arrays, strict=True):
+            of_factor = _factor_axes(factors, array) | of_factor  # the first, and largest, decides
 
         def shardings(of_arrays: Sequence[Factors]) -> list[NamedSharding]:
             return [_sharding(mesh, factors, of_factor) for factors in of_arrays]
@@ -63,22 +64,20 @@ def partitioning(module_context: Any) -> Iterator[Mesh | None]:
     NotImplementedError where the program is exported: it cannot hold a rule.
     """
     context = module_context.axis_context
-    mesh = getattr(context, "mesh", None)
-    manual = context.manual_axes if mesh else frozenset()
-    if mesh and manual == frozenset(mesh.axis_names):
-        yield None
-        return
+    mesh: Any = getattr(context, "mesh", None)
+    names, manual = (mesh.axis_names, context.manual_axes) if mesh else ((), frozenset())
     devices = mesh.size if mesh else getattr(context, "num_devices", 1)
-    if devices > 1 and module_context.lowering_parameters.for_export:
+    left = [name for name in names if name not in manual]
+    if module_context.lowering_parameters.for_export and devices > 1 and (left or not names):
         raise NotImplementedError(
             f"an emulated product whose operands may be sharded over {devices} devices cannot be exported: its partition "
             "rule is a Python function. Inside jax.shard_map, over all axes of the mesh, it can."
         )
-    if not manual:
+    if not left or not manual:
         yield None
         return
-    at = tuple(0 if name in manual else slice(None) for name in mesh.axis_names)
-    with mesh_of_rules(Mesh(mesh.devices[at], [name for name in mesh.axis_names if name not in manual])):
+    one = tuple(0 if name in manual else slice(None) for name in names)
+    with mesh_of_rules(Mesh(mesh.devices[one], left)):
         yield mesh
 
 
@@ -190,8 +189,9 @@ def _sharding(mesh: Any, factors: Factors, of_factor: dict[str, MeshAxes]) -> Na
 
 def _local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     def run(*arrays: Array) -> Any:
-        # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again.
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again. And rules
+        # run when the program is compiled, under whatever flag then.
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())), jax.enable_x64(True):
             return fn(*arrays, **options)
 
     return run
