@@ -97,7 +97,7 @@ def test_a_real_row_as_a_complex_one_keeps_its_scale_of_parts():
     np.testing.assert_array_equal(of_complex, of_real)
 
 
-@pytest.mark.parametrize("n", [2, 12, 13, 17, 18])
+@pytest.mark.parametrize("n", [2, 18])
 def test_the_reference_is_the_definition(n):
     """The stages in pure JAX, as a platform without handlers runs them."""
     a, b, _ = generators.problems(np.random.default_rng(n), 17, 3, 40, 4, moduli=n, make=operands)
