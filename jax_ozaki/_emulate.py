@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from . import _explain
 from ._contract import Contract
 from ._explain import Explanation
-from ._settings import settings
+from ._settings import check_settings, settings
 from ._substitute import Call
 
 
@@ -61,7 +61,7 @@ def emulate(
     """
     if not callable(fn):
         raise TypeError(f"fn={fn!r}: a function is needed.")
-    settings(contract, min_size, workspace_bytes)  # raise here, not in the first call
+    check_settings(contract, min_size, workspace_bytes)
 
     @functools.wraps(fn, updated=())
     def emulated(*args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from ._compat import (
 from ._contract import Contract
 from ._explain import Explanation
 from ._rewrite import multiply
-from ._settings import settings
+from ._settings import check_settings, settings
 from ._switch import Switch
 
 
@@ -43,7 +43,7 @@ class enable:
     def __init__(
         self, contract: Contract | None = None, *, min_size: float | None = None, workspace_bytes: int | None = None
     ) -> None:
-        settings(contract, min_size, workspace_bytes)  # raise here
+        check_settings(contract, min_size, workspace_bytes)
         self._switch = Switch(contract, min_size, workspace_bytes)
         self._entered: list[Any] = []
 

@@ -12,7 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from . import _dimensions, _switch
 from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
-from ._jaxpr import inner_jaxprs, opened
+from ._jaxpr import inline, inner_jaxprs, opened
 from ._prepare import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._settings import Settings
@@ -96,7 +96,7 @@ class _WithoutProducts(Substitution):
         if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
             return super()._equation(equation, scope)
         closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
-        equations, results = scope.inline(closed, [], equation)
+        equations, results = inline(closed, [], equation)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 

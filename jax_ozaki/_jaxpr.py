@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var, trace
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, trace
+
+Atom = Any
+"""A variable or a literal."""
 
 
 def opened(jaxpr: Any) -> Any:
@@ -26,6 +29,30 @@ def alone(equation: JaxprEqn) -> Any:
     outvars = [Var(x.aval) for x in equation.outvars]
     inside = equation.replace(invars=invars, outvars=outvars)
     return rebuilt(trace(lambda: [], []), [inside], invars=invars, outvars=outvars, effects=equation.effects)
+
+
+def inline(closed: Any, operands: Sequence[Atom], site: JaxprEqn | None = None) -> tuple[list[JaxprEqn], list[Atom]]:
+    """The equations of ``closed`` applied to ``operands``, and its results.
+
+    What was traced to stand for ``site`` takes its place in the program's sources.
+    """
+    jaxpr = opened(closed)
+    atoms: dict[Any, Atom] = dict(zip(jaxpr.invars, operands, strict=True))
+    atoms.update(
+        {x: Literal(value, x.aval) for x, value in zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True)}
+    )
+
+    def read(atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else atoms[atom]
+
+    source = site.source_info if site else None
+    equations = []
+    for equation in jaxpr.eqns:
+        results = [Var(x.aval) for x in equation.outvars]
+        operands = [read(x) for x in equation.invars]
+        equations.append(equation.replace(invars=operands, outvars=results, source_info=source))
+        atoms.update(zip(equation.outvars, results, strict=True))
+    return equations, [read(x) for x in jaxpr.outvars]
 
 
 def map_inner(value: Any, fn: Callable[[Any], Any]) -> Any:

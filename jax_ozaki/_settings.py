@@ -41,13 +41,22 @@ def settings(
     contract: Contract | None = None, min_size: float | None = None, workspace_bytes: int | None = None
 ) -> Settings:
     """Settings with the defaults of the context, the process and the device filled in."""
+    size = crossover() if min_size is None else float(min_size)
+    return Settings(resolve(contract), resolve_workspace(workspace_bytes), size)
+
+
+def check_settings(contract: Any, min_size: Any, workspace_bytes: Any) -> None:
+    """Raise for arguments that :func:`settings` cannot take, without a look at the devices."""
+    if contract is not None:
+        resolve(contract)
+    if workspace_bytes is not None:
+        resolve_workspace(workspace_bytes)
     if min_size is None:
-        min_size = crossover()
-    elif isinstance(min_size, bool) or not isinstance(min_size, int | float):
+        return
+    if isinstance(min_size, bool) or not isinstance(min_size, int | float):
         raise TypeError(f"min_size={min_size!r}: a number is needed.")
-    elif not min_size >= 0:
+    if not min_size >= 0:
         raise ValueError(f"min_size={min_size!r}: a number of at least 0 is needed.")
-    return Settings(resolve(contract), resolve_workspace(workspace_bytes), float(min_size))
 
 
 def product_size(lhs: Any, rhs: Any, dimension_numbers: Any) -> float:

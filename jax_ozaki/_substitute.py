@@ -7,7 +7,7 @@ effects and source lines are those of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -40,7 +40,7 @@ from ._compat import (
     wrapped,
 )
 from ._hoist import HOISTED, Form, form, is_invariant, split
-from ._jaxpr import inner_jaxprs, map_inner, opened, rebuilt
+from ._jaxpr import inline, inner_jaxprs, map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
@@ -140,31 +140,6 @@ class Scope:
             if self.invariant is not None and is_invariant(equation, self.invariant):
                 self.invariant.update(equation.outvars)
 
-    def inline(
-        self, closed: Any, operands: Sequence[Atom], site: JaxprEqn | None = None
-    ) -> tuple[list[JaxprEqn], list[Atom]]:
-        """The equations of ``closed`` applied to ``operands``, and its results.
-
-        What was traced to stand for ``site`` takes its place in the program's sources.
-        """
-        jaxpr = opened(closed)
-        atoms: dict[Any, Atom] = dict(zip(jaxpr.invars, operands, strict=True))
-        atoms.update({x: Literal(value, x.aval) for x, value in zip(jaxpr.constvars, closed.consts, strict=True)})
-
-        def read(atom: Atom) -> Atom:
-            return atom if isinstance(atom, Literal) else atoms[atom]
-
-        equations = []
-        for equation in jaxpr.eqns:
-            results = [Var(x.aval) for x in equation.outvars]
-            source = site.source_info if site else None
-            equations.append(
-                equation.replace(invars=[read(x) for x in equation.invars], outvars=results, source_info=source)
-            )
-            atoms.update(zip(equation.outvars, results, strict=True))
-        self.note(equations)
-        return equations, [read(x) for x in jaxpr.outvars]
-
 
 class Substitution:
     """Replaces the products of jaxprs under ``settings``."""
@@ -194,12 +169,12 @@ class Substitution:
         if constant is not None:
             fixed = {x for x, is_fixed in zip(inner.invars, constant, strict=True) if is_fixed}
             scope = Scope(fixed.union(inner.constvars))
-        equations = []
+        equations: list[JaxprEqn] = []
         for equation in inner.eqns:
             operands = [scope.read(x) for x in equation.invars]
             if any(x is not y for x, y in zip(operands, equation.invars, strict=True)):
                 equation = equation.replace(invars=operands)
-            replaced = list(self._equation(equation, scope))
+            replaced = self._equation(equation, scope)
             scope.note(replaced)
             equations += replaced
         outvars = [scope.read(x) for x in inner.outvars]
@@ -210,7 +185,7 @@ class Substitution:
             return None
         return rebuilt(jaxpr, equations, outvars=outvars)
 
-    def _equation(self, equation: JaxprEqn, scope: Scope) -> Iterator[JaxprEqn] | Sequence[JaxprEqn]:
+    def _equation(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         primitive = equation.primitive
         if primitive is dot_general_p:
             return self._product(equation, scope)
@@ -219,9 +194,9 @@ class Substitution:
         if primitive in DERIVATIVES_MULTIPLY and self.settings.contract.kind != "native":
             return self._differentiable(equation, scope)
         if primitive is scan_p:
-            return self._scan(equation, scope)
+            return self._scan(equation)
         if primitive is while_p:
-            return self._while(equation, scope)
+            return self._while(equation)
         if scope.invariant is not None:
             if primitive is jit_p and not has_shardings(equation.params):
                 return self._jit_in_loop(equation, scope)
@@ -256,7 +231,7 @@ class Substitution:
         layout = self._form(equation, scope)
         if layout is None:
             closed = _trace(lambda x, y: [replacement(x, y)], avals, equation)
-            equations, results = scope.inline(closed, [lhs, rhs], equation)
+            equations, results = inline(closed, [lhs, rhs], equation)
         else:
             side, operands = layout.side, [lhs, rhs]
             tree: Any = None
@@ -273,9 +248,9 @@ class Substitution:
                 return [replacement(*both, params=params | {"dimension_numbers": layout.dimension_numbers})]
 
             closed = _trace(prepare, [avals[side]], equation)
-            quantized, leaves = scope.inline(closed, [operands[side]], equation)
+            quantized, leaves = inline(closed, [operands[side]], equation)
             closed = _trace(product, [avals[1 - side], *(x.aval for x in leaves)], equation)
-            equations, results = scope.inline(closed, [operands[1 - side], *leaves], equation)
+            equations, results = inline(closed, [operands[1 - side], *leaves], equation)
             equations = quantized + equations
         scope.atoms[result] = results[0]
         return equations
@@ -296,16 +271,16 @@ class Substitution:
 
     # Loops: what they do not change is quantized outside.
 
-    def _scan(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+    def _scan(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
         params, operands = equation.params, equation.invars
         count = scan_constants(params)
-        before, body, new = self._loop_body(equation, scope, params["jaxpr"], operands[:count], len(operands) - count)
+        before, body, new = self._loop_body(equation, params["jaxpr"], operands[:count], len(operands) - count)
         if body is params["jaxpr"]:
             return [equation]
         params = add_scan_constants(params, len(new)) | {"jaxpr": body}
         return [*before, equation.replace(invars=[*operands[:count], *new, *operands[count:]], params=params)]
 
-    def _while(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+    def _while(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
         params, operands = equation.params, equation.invars
         of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
         carried = operands[of_cond + of_body :]
@@ -313,7 +288,7 @@ class Substitution:
         consts: list[Atom] = []
         changed: dict[str, Any] = {}
         for name, own in (("cond", operands[:of_cond]), ("body", operands[of_cond : of_cond + of_body])):
-            outside, jaxpr, new = self._loop_body(equation, scope, params[f"{name}_jaxpr"], own, len(carried))
+            outside, jaxpr, new = self._loop_body(equation, params[f"{name}_jaxpr"], own, len(carried))
             before += outside
             consts += [*own, *new]
             changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": len(own) + len(new)}
@@ -324,7 +299,6 @@ class Substitution:
     def _loop_body(
         self,
         equation: JaxprEqn,
-        scope: Scope,
         jaxpr: Any,
         constants: Sequence[Atom],
         others: int,
@@ -343,7 +317,7 @@ class Substitution:
         found = split(body, fixed, len(constants))
         if found is None:
             return [], body, []
-        before, new = scope.inline(found.outside, [x for x, same in zip(constants, which, strict=True) if same])
+        before, new = inline(found.outside, [x for x, same in zip(constants, which, strict=True) if same])
         return before, found.body, new
 
     def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
@@ -351,7 +325,7 @@ class Substitution:
         jaxpr = self.rewrite(equation.params["jaxpr"], [scope.is_invariant(x) for x in equation.invars])
         if not any(e.primitive in HOISTED for e in opened(jaxpr).eqns):
             return [self._within(equation)]
-        equations, results = scope.inline(jaxpr, equation.invars)
+        equations, results = inline(jaxpr, equation.invars)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 
@@ -373,15 +347,16 @@ class Substitution:
         for i, part in enumerate(parts):
             if part is None:
                 continue
-            outside, new = scope.inline(part.outside, constants)
+            outside, new = inline(part.outside, constants)
             before += outside
             # Every branch takes what one of them needs.
             own, at = opened(part.body).invars[position : position + len(new)], position + len(added)
             added += new
             for j, block in enumerate(blocks):
-                equations, invars = opened(part.body if i == j else block).eqns, opened(block).invars
+                source, invars = opened(part.body if i == j else block), opened(block).invars
                 more = own if i == j else [Var(x.aval) for x in own]
-                blocks[j] = rebuilt(block, equations, invars=[*invars[:at], *more, *invars[at:]])
+                invars = [*invars[:at], *more, *invars[at:]]
+                blocks[j] = rebuilt(block, source.eqns, invars=invars, outvars=source.outvars)
         if not added:
             return [self._within(equation)]
         changed: dict[str, Any] = {name: tuple(blocks) if is_cond else blocks[0]}
@@ -403,7 +378,7 @@ class Substitution:
                 continue
             others = len(opened(jaxprs[name]).invars) - count
             outside, jaxprs[name], new = self._loop_body(
-                equation, scope, jaxprs[name], own, others, [scope.is_invariant(x) for x in own]
+                equation, jaxprs[name], own, others, [scope.is_invariant(x) for x in own]
             )
             before += outside
             consts += new
@@ -441,7 +416,7 @@ class Substitution:
             return watch(equation.primitive, equation.params, Call(self.settings), operands)
 
         closed = _trace(watched, [x.aval for x in equation.invars], equation)
-        equations, results = scope.inline(closed, equation.invars, equation)
+        equations, results = inline(closed, equation.invars, equation)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations
 

@@ -81,7 +81,7 @@ def test_the_persistent_cache_knows_the_kernels(tmp_path):
             [sys.executable, "-P", "-c", CACHED, str(tmp_path), *build],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env=os.environ | {"XLA_FLAGS": ""},
         )
         assert done.returncode == 0, done.stderr
