@@ -16,8 +16,9 @@ Status check(const GroupedMma& mma) {
     return Status(std::string("grouped_mma: ") + name + " is " + std::to_string(value) +
                   ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
   };
-  if (mma.moduli < kMinModuli || mma.moduli > kMaxModuli) {
-    return out_of_range("the number of moduli", mma.moduli, kMinModuli, kMaxModuli);
+  const int least = mma.kind == MmaOutput::kFlaggedSums ? 1 : kMinModuli;
+  if (mma.moduli < least || mma.moduli > kMaxModuli) {
+    return out_of_range("the number of moduli", mma.moduli, least, kMaxModuli);
   }
   const int64_t max_batch = kMaxProblems / mma.moduli;
   if (mma.batch < 1 || mma.batch > max_batch) return out_of_range("batch", mma.batch, 1, max_batch);
@@ -71,6 +72,12 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   args.constants = epilogue_constants(args.moduli);
   if (!make_tile_grid(mma, shape, &args.grid)) {
     return Status("grouped_mma: more than 2^30 tiles in the output of one modulus");
+  }
+  if (is_flagged(mma.kind)) {
+    args.list = mma.list;
+    args.count = mma.count;
+    OZAKI_RETURN_IF_ERROR(
+        launch_tile_list(mma.flagged, args.grid, args.batch, shape, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
   return launch(args, shape, mma.kind, stream);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "device.h"
+#include "flagged_tiles.h"
 
 namespace ozaki {
 
@@ -14,7 +15,17 @@ namespace ozaki {
 enum class MmaOutput {
   kResidues,    // uint8 [batch, moduli, m, np]: v_i
   kPartialCrt,  // uint32 [batch, groups, m, np]: y_g = sum_i v_i Q_g / p_i over a group of three
+  // In the flagged tiles alone; the others keep what they hold.
+  kFlaggedResidues,  // v_i of a product with the first *count moduli
+  kFlaggedSums,      // int32 [batch, moduli, m, np]: the sums themselves, below 2^31
 };
+
+constexpr bool is_flagged(MmaOutput kind) {
+  return kind == MmaOutput::kFlaggedResidues || kind == MmaOutput::kFlaggedSums;
+}
+constexpr bool is_bytes(MmaOutput kind) {
+  return kind == MmaOutput::kResidues || kind == MmaOutput::kFlaggedResidues;
+}
 
 struct GroupedMma {
   const uint8_t* lhs;  // [batch, moduli, m, kp]
@@ -23,6 +34,10 @@ struct GroupedMma {
   int64_t batch, moduli, m, n;
   int64_t kp;  // contraction length, padded with zeros to a multiple of 16
   MmaOutput kind = MmaOutput::kResidues;
+  // Of flagged kinds:
+  FlaggedTiles flagged = {};
+  TileList* list = nullptr;        // scratch, tile_list_bytes
+  const int32_t* count = nullptr;  // of kFlaggedResidues, [1]: at most `moduli`
 };
 
 enum class MmaPath {

@@ -11,6 +11,7 @@
 #include "common/residue.h"
 #include "mma_constants.h"
 #include "mma_launch.h"
+#include "tile_scheduler.cuh"
 
 namespace ozaki {
 
@@ -30,7 +31,7 @@ struct TileModuli {
 
 template <MmaOutput kKind>
 __device__ __forceinline__ TileModuli tile_moduli(int problem, int moduli) {
-  if constexpr (kKind == MmaOutput::kResidues) {
+  if constexpr (kKind != MmaOutput::kPartialCrt) {
     return {problem, problem % moduli, 1};
   } else {
     const int groups = (moduli + kGroupSize - 1) / kGroupSize;
@@ -38,6 +39,57 @@ __device__ __forceinline__ TileModuli tile_moduli(int problem, int moduli) {
     return {batch * moduli + first, first, min(kGroupSize, moduli - first)};
   }
 }
+
+// Crt<N>::epilogue_weights for every N.
+struct WeightTable {
+  uint32_t at[kMaxModuli + 1][kMaxModuli];
+};
+
+template <int N>
+constexpr void set_weights(WeightTable& table) {
+  for (int i = 0; i < N; ++i) table.at[N][i] = kCrt<N>.epilogue_weights[i];
+}
+
+template <int... I>
+constexpr WeightTable weight_table(std::integer_sequence<int, I...>) {
+  WeightTable table = {};
+  (set_weights<kMinModuli + I>(table), ...);
+  return table;
+}
+
+__constant__ WeightTable kWeights =
+    weight_table(std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
+
+// The tiles of a worker and what their epilogues need, by kind.
+template <MmaOutput kKind>
+struct Work {
+  using Scheduler = TileScheduler;
+
+  static __device__ __forceinline__ Scheduler scheduler(const MmaArguments& args, uint32_t first) {
+    return Scheduler(args.grid, first);
+  }
+  static __device__ __forceinline__ uint32_t weights(const MmaArguments& args, int modulus) {
+    return args.constants.weights[modulus];
+  }
+};
+
+struct FlaggedWork {
+  using Scheduler = ListedTileScheduler;
+
+  static __device__ __forceinline__ int count(const MmaArguments& args) {
+    return args.count != nullptr ? *args.count : args.moduli;
+  }
+  static __device__ __forceinline__ Scheduler scheduler(const MmaArguments& args, uint32_t first) {
+    return Scheduler(args.grid, args.list, args.moduli, count(args), first, args.grid.workers);
+  }
+  static __device__ __forceinline__ uint32_t weights(const MmaArguments& args, int modulus) {
+    return kWeights.at[count(args)][modulus];
+  }
+};
+template <>
+struct Work<MmaOutput::kFlaggedResidues> : FlaggedWork {};
+template <>
+struct Work<MmaOutput::kFlaggedSums> : FlaggedWork {};
 
 __device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);

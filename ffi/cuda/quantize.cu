@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const int32_t scale = scale_exponent(statistics, bound);
     rows[row] = row_of_tile(tiling, position, residues, row, scale);
     outputs.scale[position.row + row] = scale;
-    store_stats(statistics, outputs.stats + (position.row + row) * kStatsFields);
+    store_fields(statistics, outputs.stats + (position.row + row) * kStatsFields);
   }
   __syncthreads();
   store_residues<Integer>(tiling, position, tile, rows, residues);

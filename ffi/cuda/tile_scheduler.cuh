@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "flagged_tiles.h"
 #include "mma_launch.h"
 
 namespace ozaki {
@@ -15,6 +16,18 @@ namespace ozaki {
 struct Tile {
   int problem, m, n;
 };
+
+// Tile `index` of a problem.
+__device__ __forceinline__ Tile tile_of(const TileGrid& grid, uint32_t problem, uint32_t index) {
+  const uint32_t group_tiles = grid.group_m * grid.tiles_n;
+  const uint32_t group = index / group_tiles;
+  const uint32_t rest = index - group * group_tiles;
+  const uint32_t first_m = group * grid.group_m;
+  const uint32_t rows = min(grid.group_m, grid.tiles_m - first_m);
+  const uint32_t n = rest / rows;
+  return {static_cast<int>(problem), static_cast<int>(first_m + rest - n * rows),
+          static_cast<int>(n)};
+}
 
 class TileScheduler {
  public:
@@ -33,20 +46,48 @@ class TileScheduler {
     }
   }
 
-  __device__ __forceinline__ Tile tile() const {
-    const uint32_t group_tiles = grid_.group_m * grid_.tiles_n;
-    const uint32_t group = index_ / group_tiles;
-    const uint32_t index = index_ - group * group_tiles;
-    const uint32_t first_m = group * grid_.group_m;
-    const uint32_t rows = min(grid_.group_m, grid_.tiles_m - first_m);
-    const uint32_t n = index / rows;
-    return {static_cast<int>(problem_), static_cast<int>(first_m + index - n * rows),
-            static_cast<int>(n)};
-  }
+  __device__ __forceinline__ Tile tile() const { return tile_of(grid_, problem_, index_); }
 
  private:
   const TileGrid& grid_;
   uint32_t problem_, index_;
+};
+
+// The same walk over the tiles of a list, once for each of the first `count` moduli.
+class ListedTileScheduler {
+ public:
+  __device__ __forceinline__ ListedTileScheduler(const TileGrid& grid, const TileList* list,
+                                                 uint32_t moduli, uint32_t count, uint32_t first,
+                                                 uint32_t workers)
+      : grid_(grid), list_(list + 1), moduli_(moduli), tiles_(max(list[0].x, 1)) {
+    modulus_ = first / tiles_;
+    index_ = first - modulus_ * tiles_;
+    modulus_stride_ = workers / tiles_;
+    index_stride_ = workers - modulus_stride_ * tiles_;
+    end_ = list[0].x != 0 ? count : 0;
+  }
+
+  __device__ __forceinline__ bool done() const { return modulus_ >= end_; }
+
+  __device__ __forceinline__ void next() {
+    modulus_ += modulus_stride_;
+    index_ += index_stride_;
+    if (index_ >= tiles_) {
+      index_ -= tiles_;
+      ++modulus_;
+    }
+  }
+
+  __device__ __forceinline__ Tile tile() const {
+    const uint2 of_list = list_[index_];
+    return tile_of(grid_, of_list.x * moduli_ + modulus_, of_list.y);
+  }
+
+ private:
+  const TileGrid& grid_;
+  const TileList* list_;
+  uint32_t moduli_, tiles_, end_;
+  uint32_t modulus_, index_, modulus_stride_, index_stride_;
 };
 
 }  // namespace ozaki
