@@ -157,7 +157,7 @@ def _layout(operand: Operand) -> dict[str, int]:
 def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     return (
         _type((operand.batch, operand.rows), jnp.int32),
-        _type((operand.batch, operand.rows, 5), jnp.int64),
+        _type((operand.batch, operand.rows, 6), jnp.int64),
     )
 
 

@@ -22,7 +22,7 @@ from ._primitive import lower, lower_stages
 from ._stages import Quantized
 
 ozaki_statistics_p = Primitive("ozaki_statistics")
-"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 5]."""
+"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 6]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
 """Residues uint8[*batch, moduli, *free, padded k], scales and statistics."""
@@ -46,7 +46,7 @@ def _shapes(x: Any, groups: Groups) -> tuple[tuple[int, ...], tuple[int, ...], i
 
 def _row_avals(x: Any, groups: Groups) -> list[Any]:
     batch, free, _ = _shapes(x, groups)
-    return [jax.core.ShapedArray(batch + free, jnp.int32), jax.core.ShapedArray((*batch, *free, 5), jnp.int64)]
+    return [jax.core.ShapedArray(batch + free, jnp.int32), jax.core.ShapedArray((*batch, *free, 6), jnp.int64)]
 
 
 @ozaki_statistics_p.def_abstract_eval

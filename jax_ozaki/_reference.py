@@ -53,7 +53,7 @@ def _decompose(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
-    """Scales int32[batch, rows] and statistics int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags."""
+    """Scales int32[batch, rows] and statistics int64[batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs."""
     x = operand.canonical()
     _, significand, exponent, _ = _decompose(x)
     nonzero = significand != 0
@@ -67,17 +67,22 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     chunk_emax = chunked(jnp.pad(jnp.where(nonzero, top, nothing), tail, constant_values=nothing)).max(-1)
     shift = 16 + exponent - jnp.repeat(chunk_emax, _moduli.CHUNK, axis=-1)[..., : operand.k]
     scaled = jnp.where(shift >= 0, _shift_left(significand, shift), _ceil_shift_right(significand, -shift))
-    chunk_sum = chunked(jnp.pad(jnp.where(nonzero, scaled * scaled, 0), tail)).sum(-1, dtype=_u64)
 
     nnz = nonzero.sum(-1, dtype=_i64)
     emax = jnp.where(nnz > 0, chunk_emax.max(-1), 0)
-    distance = 2 * (emax[..., None] - chunk_emax)
-    sumsq = jnp.where(chunk_sum > 0, _ceil_shift_right(chunk_sum, distance), 0).sum(-1, dtype=_u64)
+
+    def joined(terms: Array, power: int) -> Array:
+        chunk_sum = chunked(jnp.pad(jnp.where(nonzero, terms, 0), tail)).sum(-1, dtype=_u64)
+        distance = power * (emax[..., None] - chunk_emax)
+        return jnp.where(chunk_sum > 0, _ceil_shift_right(chunk_sum, distance), 0).sum(-1, dtype=_u64)
+
+    sumsq, sumabs = joined(scaled * scaled, 2), joined(scaled, 1)
     lsb = jnp.where(nnz > 0, jnp.where(nonzero, low, 2**31).min(-1), 0)
 
     nan, inf = jnp.isnan(x).any(-1), jnp.isinf(x).any(-1)
     flags = nan.astype(_i64) + 2 * inf.astype(_i64)
-    table = jnp.stack([emax, lsb, lax.bitcast_convert_type(sumsq, _i64), nnz, flags], axis=-1)
+    sums = (lax.bitcast_convert_type(x, _i64) for x in (sumsq, sumabs))
+    table = jnp.stack([emax, lsb, next(sums), nnz, flags, next(sums)], axis=-1)
     scale = jnp.where(nan, SCALE_NAN, jnp.where(inf, SCALE_INF, _scale_exponent(emax, lsb, sumsq, nnz, moduli)))
     return scale.astype(jnp.int32), table
 

@@ -28,7 +28,7 @@ class Quantized(NamedTuple):
     scale: Array
     """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
     statistics: Array
-    """int64[batch, rows, 5]: emax, lsb, sumsq, nnz, flags"""
+    """int64[batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs"""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
         """``size`` batch elements, rows or k from ``start``; k in multiples of the statistics' chunk.

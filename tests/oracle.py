@@ -33,6 +33,7 @@ class Statistics(NamedTuple):
     sumsq: np.ndarray
     nnz: np.ndarray
     flags: np.ndarray
+    sumabs: np.ndarray
 
 
 def bound(n):
@@ -72,13 +73,15 @@ def statistics(x):
     emax_chunk = top_chunk.max(-1)
     slices = ceil_shift(magnitude, 53 - 16 + emax_chunk[..., None] - top_chunk)
     emax = emax_chunk.max(-1)
-    sumsq = ceil_shift((slices**2).sum(-1), 2 * (emax[..., None] - emax_chunk)).sum(-1)
+    distance = emax[..., None] - emax_chunk
+    sumsq = ceil_shift((slices**2).sum(-1), 2 * distance).sum(-1)
+    sumabs = ceil_shift(slices.sum(-1), distance).sum(-1)
 
     lowest_bit = np.frexp((significand & -significand).astype(np.float64))[1] - 1
     lsb = np.where(nonzero, exponent + lowest_bit, 2**20).min(-1)
     nnz = nonzero.sum(-1)
     emax, lsb = (np.where(nnz > 0, value, 0) for value in (emax, lsb))
-    return Statistics(emax, lsb, sumsq, nnz, flags)
+    return Statistics(emax, lsb, sumsq, nnz, flags, sumabs)
 
 
 def scale_exponent(emax, lsb, sumsq, nnz, n):
@@ -98,7 +101,7 @@ def scale_exponent(emax, lsb, sumsq, nnz, n):
 def scales(stats, n):
     """Scale of every row, or its sentinel, as int64."""
 
-    def one(emax, lsb, sumsq, nnz, flags):
+    def one(emax, lsb, sumsq, nnz, flags, sumabs):
         if flags:
             return SCALE_NAN if flags & 1 else SCALE_INF
         return scale_exponent(int(emax), int(lsb), int(sumsq), int(nnz), n)

@@ -58,16 +58,18 @@ def test_the_oracle_agrees_with_fractions(family):
             chunks = [[x for x in row[c : c + 128] if x] for c in range(0, k, 128)]
             tops = [max(map(top, chunk)) if chunk else None for chunk in chunks]
             emax = max(e for e in tops if e is not None)
-            sumsq = 0
+            sumsq = sumabs = 0
             for chunk, e in zip(chunks, tops, strict=True):
                 if chunk:
-                    total = sum(math.ceil(abs(x) * Fraction(2) ** (16 - e)) ** 2 for x in chunk)
-                    sumsq += math.ceil(total / Fraction(4) ** (emax - e))
+                    scaled = [math.ceil(abs(x) * Fraction(2) ** (16 - e)) for x in chunk]
+                    sumsq += math.ceil(sum(x * x for x in scaled) / Fraction(4) ** (emax - e))
+                    sumabs += math.ceil(sum(scaled) / Fraction(2) ** (emax - e))
             unit = max(x.denominator for x in nonzero)
             lsb = min(
                 (abs(x * unit).numerator & -abs(x * unit).numerator).bit_length() - unit.bit_length() for x in nonzero
             )
             assert [int(s[i]) for s in stats[:4]] == [emax, lsb, sumsq, len(nonzero)]
+            assert stats.sumabs[i] == sumabs
             if oracle.is_sentinel(scale[i]):
                 continue
             mu = int(scale[i])

@@ -34,8 +34,8 @@ OZAKI_HD Product106 multiply(uint64_t a, uint64_t b) {
 }
 
 // Products are summed in units of 2^(top - kWindow), top the largest sum of the exponents of a
-// product's two factors: |AB| >= 2^(top - 2), so k terms, each cut by less than a unit, are wrong by
-// less than k 2^(2 - kWindow) |A||B|. Sums of up to 2^32 terms fit 127 bits.
+// product's two factors: |AB| >= 2^(top - 2), so k terms, each cut by less than a unit, are wrong
+// by less than k 2^(2 - kWindow) |A||B|. Sums of up to 2^32 terms fit 127 bits.
 constexpr int kWindow = 94;
 
 struct WindowSum {
@@ -74,8 +74,9 @@ struct WindowSum {
   OZAKI_HD uint64_t rounded(int top, int64_t units = 0) const {
     WindowSum shifted = *this;
     shifted.join(units < 0 ? ~uint64_t{0} : 0, static_cast<uint64_t>(units));
-    const Limbs<4> x = {{static_cast<uint32_t>(shifted.low), static_cast<uint32_t>(shifted.low >> 32),
-                         static_cast<uint32_t>(shifted.high), static_cast<uint32_t>(shifted.high >> 32)}};
+    const Limbs<4> x = {
+        {static_cast<uint32_t>(shifted.low), static_cast<uint32_t>(shifted.low >> 32),
+         static_cast<uint32_t>(shifted.high), static_cast<uint32_t>(shifted.high >> 32)}};
     return round_to_float64(x, kWindow - top);
   }
 
@@ -109,7 +110,8 @@ OZAKI_HD void add_exactly(const Normalised& a, const Normalised& b, const Add& a
     const uint64_t word = i < 4 ? (rest[i >> 1] >> (32 * (i & 1))) & 0xffffffff : 0;
     const uint64_t piece = (word << shift | carried) & 0xffffffff;
     carried = (word << shift | carried) >> 32;
-    if (piece != 0) add(digit + i, negative ? -static_cast<int64_t>(piece) : static_cast<int64_t>(piece));
+    if (piece != 0)
+      add(digit + i, negative ? -static_cast<int64_t>(piece) : static_cast<int64_t>(piece));
   }
 }
 
@@ -135,8 +137,7 @@ OZAKI_HD uint64_t round_digits(int64_t* digits) {
   Limbs<5> x = {};
   for (int l = 0; l < 4; ++l) x.at[l] = static_cast<uint32_t>(digits[top - 3 + l]);
   for (int q = 0; q < top - 3; ++q) x.at[0] |= digits[q] != 0 ? 1 : 0;
-  const uint64_t bits = round_to_float64(x, -(32 * (top - 3) + kLowestExponent));
-  return bits == 0 ? 0 : bits | (negative ? kSignBit : 0);
+  return round_to_float64(x, -(32 * (top - 3) + kLowestExponent)) | (negative ? kSignBit : 0);
 }
 
 }  // namespace ozaki

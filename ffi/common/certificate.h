@@ -61,15 +61,41 @@ OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, fl
   return {true, error / (0.5f * bound)};
 }
 
-// The outcome of a rung, and the tiles of outputs that share work: tiles hold the set of rungs in
-// them, bit r for rung r.
+// The rung of the ladder that gives an output, and the tiles of outputs that share work: a tile
+// holds the set of the rungs in it, bit r for rung r.
 enum Rung : uint8_t { kUndecided = 0, kCoarse = 1, kFine = 2, kWide = 3, kSum = 4 };
 constexpr int64_t kTile = 128;
 OZAKI_HD int64_t tiles_of(int64_t extent) { return (extent + kTile - 1) / kTile; }
 
-// S_lo of the fine planes' products, in units of 2^(emax - 14) of both rows.
-OZAKI_HD float fine_magnitude(int32_t high, int32_t high_low, int32_t low_high) {
-  return static_cast<float>((int64_t{high} << 14) + ((int64_t{high_low} + low_high) << 7));
+struct Decision {
+  Rung rung;
+  float ratio;
+};
+
+// By the product of the coarse planes.
+OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, int32_t sum, float tau_half) {
+  const Certificate first = certificate(row, column, static_cast<float>(sum), tau_half);
+  return {first.holds ? kCoarse : kUndecided, first.ratio};
+}
+
+// The products of the fine planes: hi hi, hi lo, lo hi and that of the masks.
+struct FineSums {
+  int32_t high, high_low, low_high, mask;
+};
+
+// By the products of the fine planes, for an output that the coarse ones left undecided: with the
+// scales of the first rung, then with those of more moduli. A sum of masks of 0 means that S = 0
+// where the planes hold every k (all_k): X is 0 too.
+OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, const RowBound& wide_row,
+                         const RowBound& wide_column, const FineSums& sums, bool all_k,
+                         float tau_half) {
+  if (all_k && sums.mask == 0) return {kFine, 0};
+  const int64_t cross = int64_t{sums.high_low} + sums.low_high;
+  const float magnitude = static_cast<float>((int64_t{sums.high} << 14) + (cross << 7));
+  const Certificate narrow = certificate(row, column, magnitude, tau_half);
+  if (narrow.holds) return {kFine, narrow.ratio};
+  const Certificate wide = certificate(wide_row, wide_column, magnitude, tau_half);
+  return {wide.holds ? kWide : kSum, wide.ratio};
 }
 
 }  // namespace ozaki

@@ -25,11 +25,17 @@ struct PlaneSubset {
   }
 };
 
-// floor(|a| 2^(bits - emax)) for finite a with e(a) <= emax, bits <= 14: below 2^bits.
+// The longest plane of a subset that the package asks for: 127^2 times that fits 32 bits.
+constexpr int64_t kMaxPlaneLength = int64_t{1} << 17;
+static_assert(127 * 127 * kMaxPlaneLength < (int64_t{1} << 31));
+
+// floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax, plane_bits <= 14: below
+// 2^plane_bits.
 OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
-  const uint64_t magnitude = significand(bits);
-  const int shift = emax - plane_bits - exponent(bits);  // at least 53 - bits
-  return shift > 63 ? 0 : static_cast<uint32_t>(magnitude >> shift);
+  // To the right by at least 53 - plane_bits, but where emax is that of a subnormal.
+  const int shift = emax - plane_bits - exponent(bits);
+  const uint64_t magnitude = significand(bits) << (shift < 0 ? -shift : 0);
+  return shift > 63 ? 0 : static_cast<uint32_t>(magnitude >> (shift < 0 ? 0 : shift));
 }
 
 // The planes of the second rung, as both sides of four products: hi hi, hi lo, lo hi, mask mask.

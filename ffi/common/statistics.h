@@ -14,15 +14,30 @@ struct RowStatistics {
   int32_t emax;     // max e(a), e(a) = floor(log2|a|) + 1
   int32_t lsb;      // min lowest_bit(a) over nonzero a
   uint64_t sumsq;   // sum (ceil |a| 2^(16 - emax))^2, chunks joined by rounding up
-  uint64_t nnz;     // nonzero elements
+  uint64_t sumabs;  // sum ceil |a| 2^(16 - emax), likewise
+  uint32_t nnz;     // nonzero elements
   uint32_t flags;   // RowFlags
-  uint32_t unused;  // the size of a chunk in CUDA's scratch is 32 bytes
 };
 static_assert(sizeof(RowStatistics) == 32, "the size of a chunk in scratch buffers");
 
 // Fields of a row in the stats array, int64 [batch, rows, kStatsFields]: emax, lsb, sumsq, nnz,
-// flags.
-constexpr int kStatsFields = 5;
+// flags, sumabs.
+constexpr int kStatsFields = 6;
+
+OZAKI_HD void store_fields(const RowStatistics& row, int64_t* stats) {
+  stats[0] = row.emax;
+  stats[1] = row.lsb;
+  stats[2] = static_cast<int64_t>(row.sumsq);
+  stats[3] = row.nnz;
+  stats[4] = row.flags;
+  stats[5] = static_cast<int64_t>(row.sumabs);
+}
+
+OZAKI_HD RowStatistics load_fields(const int64_t* stats) {
+  return {static_cast<int32_t>(stats[0]),  static_cast<int32_t>(stats[1]),
+          static_cast<uint64_t>(stats[2]), static_cast<uint64_t>(stats[5]),
+          static_cast<uint32_t>(stats[3]), static_cast<uint32_t>(stats[4])};
+}
 
 OZAKI_HD uint32_t element_flags(uint64_t bits) {
   return (is_nan(bits) ? kHasNaN : 0u) | (is_inf(bits) ? kHasInf : 0u);
@@ -58,15 +73,13 @@ OZAKI_HD uint64_t scaled_square(uint64_t bits, int emax) {
   return scaled * scaled;
 }
 
-// ceil(sumsq / 4^distance), distance >= 0: a chunk's sum of squares relative to a larger emax.
-OZAKI_HD uint64_t rescaled_sumsq(uint64_t sumsq, int distance) {
-  if (distance >= 32) return sumsq != 0;
-  const int shift = 2 * distance;
-  return (sumsq + ((uint64_t{1} << shift) - 1)) >> shift;
+// ceil(sum / 2^shift), shift >= 0: a chunk's sum relative to the emax of the row.
+OZAKI_HD uint64_t rescaled(uint64_t sum, int shift) {
+  return shift >= 64 ? sum != 0 : (sum + ((uint64_t{1} << shift) - 1)) >> shift;
 }
 
-// Joins everything but `sumsq`, which needs the final emax: see row_statistics.
-OZAKI_HD void join_all_but_sumsq(RowStatistics& row, const RowStatistics& chunk) {
+// Joins everything but the sums, which need the final emax: see join_sums.
+OZAKI_HD void join_all_but_sums(RowStatistics& row, const RowStatistics& chunk) {
   if (chunk.nnz != 0) {
     const bool first = row.nnz == 0;
     row.emax = first || chunk.emax > row.emax ? chunk.emax : row.emax;
@@ -76,13 +89,19 @@ OZAKI_HD void join_all_but_sumsq(RowStatistics& row, const RowStatistics& chunk)
   row.flags |= chunk.flags;
 }
 
+// Adds the sums of a chunk to a row whose emax is final.
+OZAKI_HD void join_sums(RowStatistics& row, const RowStatistics& chunk) {
+  if (chunk.nnz == 0) return;
+  const int distance = row.emax - chunk.emax;
+  row.sumsq += rescaled(chunk.sumsq, 2 * distance);
+  row.sumabs += rescaled(chunk.sumabs, distance);
+}
+
 // The statistics of a row from those of its chunks.
 OZAKI_HD RowStatistics row_statistics(const RowStatistics* chunks, int64_t count) {
   RowStatistics row = {};
-  for (int64_t c = 0; c < count; ++c) join_all_but_sumsq(row, chunks[c]);
-  for (int64_t c = 0; c < count; ++c) {
-    if (chunks[c].nnz != 0) row.sumsq += rescaled_sumsq(chunks[c].sumsq, row.emax - chunks[c].emax);
-  }
+  for (int64_t c = 0; c < count; ++c) join_all_but_sums(row, chunks[c]);
+  for (int64_t c = 0; c < count; ++c) join_sums(row, chunks[c]);
   return row;
 }
 

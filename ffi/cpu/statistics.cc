@@ -33,15 +33,20 @@ struct ChunkKernel {
 
     const int emax = magnitude_exponent(largest);
     int lsb = emax;
-    uint64_t sumsq = 0;
+    uint64_t sumsq = 0, sumabs = 0;
     for (int h = 0; h < kChunk; ++h) {
       const int bit = magnitude[h] != 0 ? lowest_bit(magnitude[h]) : emax;
       lsb = bit < lsb ? bit : lsb;
     }
-    for (int h = 0; h < kChunk; ++h) sumsq += scaled_square(magnitude[h], emax);
+    for (int h = 0; h < kChunk; ++h) {
+      const uint64_t scaled = scaled_magnitude(magnitude[h], emax);
+      sumsq += scaled * scaled;
+      sumabs += scaled;
+    }
     chunk->emax = emax;
     chunk->lsb = lsb;
     chunk->sumsq = sumsq;
+    chunk->sumabs = sumabs;
     for (int h = 0; h < kChunk; ++h) chunk->nnz += magnitude[h] != 0;
   }
 };
@@ -88,11 +93,7 @@ std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlo
 }
 
 int32_t store_statistics(const RowStatistics& row, int moduli, int64_t* stats) {
-  stats[0] = row.emax;
-  stats[1] = row.lsb;
-  stats[2] = static_cast<int64_t>(row.sumsq);
-  stats[3] = static_cast<int64_t>(row.nnz);
-  stats[4] = row.flags;
+  store_fields(row, stats);
   return scale_exponent(row, kBounds[moduli]);
 }
 

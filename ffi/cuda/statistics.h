@@ -12,7 +12,7 @@ namespace ozaki {
 
 struct StatisticsOutputs {
   int32_t* scale;  // [batch, rows]
-  int64_t* stats;  // [batch, rows, 5]: emax, lsb, sumsq, nnz, flags
+  int64_t* stats;  // [batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs
 };
 
 // Bytes of scratch that statistics and quantize may use.

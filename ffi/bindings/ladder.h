@@ -1,0 +1,383 @@
+// The FFI targets of certified contracts, the stages after quantize: names, signatures and checks.
+#pragma once
+
+#include "bindings/handlers.h"
+#include "common/certificate.h"
+
+namespace ozaki {
+
+constexpr char kPlanesTarget[] = "jax_ozaki.planes.v1";
+constexpr char kMagnitudeTarget[] = "jax_ozaki.magnitude.v1";
+constexpr char kCertifyTarget[] = "jax_ozaki.certify.v1";
+constexpr char kLadderResiduesTarget[] = "jax_ozaki.ladder_residues.v1";
+constexpr char kLadderMmaTarget[] = "jax_ozaki.ladder_mma.v1";
+constexpr char kLadderCombineTarget[] = "jax_ozaki.ladder_combine.v1";
+constexpr char kLadderSumTarget[] = "jax_ozaki.ladder_sum.v1";
+
+using F32 = ffi::Buffer<ffi::F32>;
+
+// ---- Attributes, int64 but for tau_half ---------------------------------------------------------
+
+// `rungs`: a stage works on the tiles that hold an output of one of these rungs, bit r for rung r.
+// Everything of its results that belongs to other tiles is left as it is.
+
+// Rows without a flagged tile are left alone: those of the lhs belong to axis 1 of the tiles, those
+// of the rhs to axis 2.
+struct LadderResiduesAttributes {
+  int64_t side, rungs;
+  Layout layout;
+};
+
+struct PlanesAttributes {
+  int64_t side, rungs, step;
+  Layout layout;
+};
+
+struct MmaAttributes {
+  int64_t rungs;
+};
+
+struct CertifyAttributes {
+  int64_t n;
+  int64_t all_k;   // the planes hold every k: a mask product of 0 means that S = 0
+  float tau_half;  // (c - 1) (1 - 2^-16) / 2, rounded down
+};
+
+// product.moduli: the planes of v, at least count.
+struct LadderCombineAttributes {
+  int64_t rungs;
+  CombineAttributes product;
+};
+
+struct LadderSumAttributes {
+  int64_t rungs;
+  int64_t exact;  // correctly rounded, else within k 2^-92 |A||B| before the rounding
+  int64_t k;
+  int64_t a_stride_b, a_stride_r, a_stride_k;
+  int64_t b_stride_b, b_stride_r, b_stride_k;
+
+  CombineLayouts layouts(const F64& c) const {
+    return combine_layouts(
+        c, {0, k, a_stride_b, a_stride_r, a_stride_k, b_stride_b, b_stride_r, b_stride_k});
+  }
+};
+
+}  // namespace ozaki
+
+#define OZAKI_LAYOUT_MEMBERS                                                                 \
+  StructMember<int64_t>("batch"), StructMember<int64_t>("rows"), StructMember<int64_t>("k"), \
+      StructMember<int64_t>("stride_b"), StructMember<int64_t>("stride_r"),                  \
+      StructMember<int64_t>("stride_k")
+#define OZAKI_STRIDE_MEMBERS                                                    \
+  StructMember<int64_t>("a_stride_b"), StructMember<int64_t>("a_stride_r"),     \
+      StructMember<int64_t>("a_stride_k"), StructMember<int64_t>("b_stride_b"), \
+      StructMember<int64_t>("b_stride_r"), StructMember<int64_t>("b_stride_k")
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderResiduesAttributes,
+                                      StructMember<int64_t>("side"), StructMember<int64_t>("rungs"),
+                                      OZAKI_LAYOUT_MEMBERS);
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::PlanesAttributes, StructMember<int64_t>("side"),
+                                      StructMember<int64_t>("rungs"), StructMember<int64_t>("step"),
+                                      OZAKI_LAYOUT_MEMBERS);
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::MmaAttributes, StructMember<int64_t>("rungs"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyAttributes, StructMember<int64_t>("n"),
+                                      StructMember<int64_t>("all_k"),
+                                      StructMember<float>("tau_half"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderCombineAttributes,
+                                      StructMember<int64_t>("rungs"),
+                                      StructMember<int64_t>("moduli"), StructMember<int64_t>("k"),
+                                      OZAKI_STRIDE_MEMBERS);
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderSumAttributes, StructMember<int64_t>("rungs"),
+                                      StructMember<int64_t>("exact"), StructMember<int64_t>("k"),
+                                      OZAKI_STRIDE_MEMBERS);
+
+namespace ozaki {
+
+// ---- Signatures ---------------------------------------------------------------------------------
+
+// (x, stats, tiles) -> planes
+template <typename Context>
+auto bind_planes() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F64>()
+      .template Arg<S64>()
+      .template Arg<U8>()
+      .template Ret<U8>()
+      .template Attrs<PlanesAttributes>();
+}
+
+// (lhs, rhs, tiles) -> sums
+template <typename Context>
+auto bind_magnitude() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Ret<S32>()
+      .template Attrs<MmaAttributes>();
+}
+
+// (sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a, wide_scale_b)
+// -> (rung, tiles, worst)
+template <typename Context>
+auto bind_certify() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<S32>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Arg<S32>()
+      .template Arg<S64>()
+      .template Arg<S32>()
+      .template Arg<S64>()
+      .template Arg<S32>()
+      .template Arg<S32>()
+      .template Ret<U8>()
+      .template Ret<U8>()
+      .template Ret<F32>()
+      .template Attrs<CertifyAttributes>();
+}
+
+// (x, scale, count, tiles) -> residues
+template <typename Context>
+auto bind_ladder_residues() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F64>()
+      .template Arg<S32>()
+      .template Arg<S32>()
+      .template Arg<U8>()
+      .template Ret<U8>()
+      .template Attrs<LadderResiduesAttributes>();
+}
+
+// (lhs, rhs, count, tiles) -> v
+template <typename Context>
+auto bind_ladder_mma() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Arg<S32>()
+      .template Arg<U8>()
+      .template Ret<U8>()
+      .template Attrs<MmaAttributes>();
+}
+
+// (v, scale_a, scale_b, a, b, count, rung, tiles[, c]) -> c
+template <typename Context>
+auto bind_ladder_combine() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<U8>()
+      .template Arg<S32>()
+      .template Arg<S32>()
+      .template Arg<F64>()
+      .template Arg<F64>()
+      .template Arg<S32>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .RemainingArgs()
+      .template Ret<F64>()
+      .template Attrs<LadderCombineAttributes>();
+}
+
+// (a, b, rung, tiles, c) -> c
+template <typename Context>
+auto bind_ladder_sum() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F64>()
+      .template Arg<F64>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Arg<F64>()
+      .template Ret<F64>()
+      .template Attrs<LadderSumAttributes>();
+}
+
+struct LadderHandlers {
+  XLA_FFI_Handler *planes, *magnitude, *certify, *residues, *mma, *combine, *sum;
+};
+
+inline void add_ladder(nb::dict& capsules, const LadderHandlers& handlers) {
+  add_handler(capsules, kPlanesTarget, handlers.planes);
+  add_handler(capsules, kMagnitudeTarget, handlers.magnitude);
+  add_handler(capsules, kCertifyTarget, handlers.certify);
+  add_handler(capsules, kLadderResiduesTarget, handlers.residues);
+  add_handler(capsules, kLadderMmaTarget, handlers.mma);
+  add_handler(capsules, kLadderCombineTarget, handlers.combine);
+  add_handler(capsules, kLadderSumTarget, handlers.sum);
+}
+
+// ---- Arguments and their checks -----------------------------------------------------------------
+
+inline void check_tiles(Checks& checks, const U8& tiles, int64_t batch, int64_t m, int64_t n) {
+  checks.shape("tiles", tiles.dimensions(), {batch, tiles_of(m), tiles_of(n)});
+}
+
+// The tiles of one side: the other side's rows are unknown here.
+inline void check_side(Checks& checks, int64_t side, const U8& tiles, const Layout& layout) {
+  checks.require(side == 0 || side == 1,
+                 "side is " + std::to_string(side) + ", allowed are 0 (lhs) and 1 (rhs)");
+  checks.rank("tiles", tiles.dimensions(), 3);
+  const int64_t other = Checks::dimension(tiles.dimensions(), side == 0 ? 2 : 1);
+  const int64_t own = tiles_of(layout.rows);
+  checks.shape("tiles", tiles.dimensions(),
+               {layout.batch, side == 0 ? own : other, side == 0 ? other : own});
+}
+
+inline void check_count(Checks& checks, const S32& count) {
+  checks.shape("count", count.dimensions(), {1});
+}
+
+// The planes of one operand, 1 or 4.
+inline int planes_of(const U8& planes) {
+  return static_cast<int>(Checks::dimension(planes.dimensions(), 1));
+}
+
+inline void check_plane_count(Checks& checks, int64_t planes) {
+  checks.require(planes == kCoarsePlanes || planes == kFinePlanes,
+                 "there are " + std::to_string(planes) + " planes, allowed are 1 and 4");
+}
+
+inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, const U8& planes,
+                           const PlanesAttributes& attributes) {
+  const Layout& layout = attributes.layout;
+  Checks checks(kPlanesTarget);
+  checks.layout("x", layout, x.element_count());
+  checks.shape("stats", stats.dimensions(), {layout.batch, layout.rows, kStatsFields});
+  check_side(checks, attributes.side, tiles, layout);
+  check_plane_count(checks, planes_of(planes));
+  checks.require(attributes.step >= 1, "step is " + std::to_string(attributes.step));
+  if (checks.ok())
+    checks.shape("planes", planes.dimensions(),
+                 {layout.batch, planes_of(planes), layout.rows,
+                  padded_k(PlaneSubset{layout.k, attributes.step}.kept())});
+  return checks;
+}
+
+inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U8& tiles, const S32& sums) {
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  Checks checks(kMagnitudeTarget);
+  checks.rank("lhs", lhs.dimensions(), 4);
+  check_plane_count(checks, extents.moduli);
+  checks.require(extents.kp % kVectorBytes == 0,
+                 "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
+  checks.require(extents.kp <= kMaxPlaneLength, "lhs has rows of " + std::to_string(extents.kp) +
+                                                    " bytes, which 32 bits cannot sum");
+  checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
+  check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
+  checks.shape("sums", sums.dimensions(),
+               {extents.batch, extents.moduli, extents.m, padded(extents.n)});
+  return checks;
+}
+
+struct CertifyExtents {
+  int64_t batch, planes, m, n;
+};
+
+inline CertifyExtents certify_extents(const S32& sums, const CertifyAttributes& attributes) {
+  const Checks::Dimensions dimensions = sums.dimensions();
+  return {Checks::dimension(dimensions, 0), Checks::dimension(dimensions, 1),
+          Checks::dimension(dimensions, 2), attributes.n};
+}
+
+inline Checks check_certify(const S32& sums, const U8& rung, const U8& tiles, const S32& scale_a,
+                            const S64& stats_a, const S32& scale_b, const S64& stats_b,
+                            const S32& wide_scale_a, const S32& wide_scale_b, const U8& rung_out,
+                            const U8& tiles_out, const F32& worst,
+                            const CertifyAttributes& attributes) {
+  const auto [batch, planes, m, n] = certify_extents(sums, attributes);
+  Checks checks(kCertifyTarget);
+  check_plane_count(checks, planes);
+  checks.require(n >= 0, "n is " + std::to_string(n));
+  if (!checks.ok()) return checks;
+  checks.shape("sums", sums.dimensions(), {batch, planes, m, padded(n)});
+  checks.shape("rung", rung.dimensions(), {batch, m, padded(n)});
+  check_tiles(checks, tiles, batch, m, n);
+  checks.shape("scale_a", scale_a.dimensions(), {batch, m});
+  checks.shape("stats_a", stats_a.dimensions(), {batch, m, kStatsFields});
+  checks.shape("scale_b", scale_b.dimensions(), {batch, n});
+  checks.shape("stats_b", stats_b.dimensions(), {batch, n, kStatsFields});
+  checks.shape("wide_scale_a", wide_scale_a.dimensions(), {batch, m});
+  checks.shape("wide_scale_b", wide_scale_b.dimensions(), {batch, n});
+  checks.shape("the new rung", rung_out.dimensions(), {batch, m, padded(n)});
+  check_tiles(checks, tiles_out, batch, m, n);
+  checks.shape("worst", worst.dimensions(), {batch, tiles_of(m), tiles_of(n)});
+  return checks;
+}
+
+inline Checks check_ladder_residues(const F64& x, const S32& scale, const S32& count,
+                                    const U8& tiles, const U8& residues,
+                                    const LadderResiduesAttributes& attributes) {
+  Checks checks(kLadderResiduesTarget);
+  checks.layout("x", attributes.layout, x.element_count());
+  checks.shape("scale", scale.dimensions(), {attributes.layout.batch, attributes.layout.rows});
+  check_count(checks, count);
+  check_side(checks, attributes.side, tiles, attributes.layout);
+  check_residue_shape(checks, attributes.layout, residues);
+  return checks;
+}
+
+inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, const U8& tiles,
+                               const U8& v) {
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  Checks checks(kLadderMmaTarget);
+  checks.rank("lhs", lhs.dimensions(), 4);
+  checks.moduli(extents.moduli);
+  checks.require(extents.kp % kVectorBytes == 0,
+                 "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
+  checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
+  check_count(checks, count);
+  check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
+  checks.shape("v", v.dimensions(), {extents.batch, extents.moduli, extents.m, padded(extents.n)});
+  return checks;
+}
+
+inline void check_rung_map(Checks& checks, const U8& rung, const U8& tiles,
+                           const CombineLayouts& layouts) {
+  const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
+  checks.shape("rung", rung.dimensions(), {batch, m, padded(n)});
+  check_tiles(checks, tiles, batch, m, n);
+}
+
+// `earlier` is the c that the result shares its buffer with, or nothing.
+inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& scale_b,
+                                   const F64& a, const F64& b, const S32& count, const U8& rung,
+                                   const U8& tiles, ffi::RemainingArgs earlier, const F64& c,
+                                   const LadderCombineAttributes& attributes) {
+  Checks checks =
+      check_combine(kLadderCombineTarget, scale_a, scale_b, a, b, c, attributes.product);
+  const CombineLayouts layouts = combine_layouts(c, attributes.product);
+  checks.shape(
+      "v", v.dimensions(),
+      {layouts.a.batch, attributes.product.moduli, layouts.a.rows, padded(layouts.b.rows)});
+  check_count(checks, count);
+  check_rung_map(checks, rung, tiles, layouts);
+  checks.require(earlier.size() <= 1, "there is more than one earlier c");
+  if (checks.ok() && earlier.size() == 1) {
+    const auto shared = earlier.get<F64>(0);
+    checks.require(shared.has_value() && shared->untyped_data() == c.untyped_data(),
+                   "the earlier c is not the buffer of the result");
+  }
+  return checks;
+}
+
+inline Checks check_ladder_sum(const F64& a, const F64& b, const U8& rung, const U8& tiles,
+                               const F64& earlier, const F64& c,
+                               const LadderSumAttributes& attributes) {
+  const CombineLayouts layouts = attributes.layouts(c);
+  Checks checks(kLadderSumTarget);
+  checks.rank("c", c.dimensions(), 3);
+  checks.layout("a", layouts.a, a.element_count());
+  checks.layout("b", layouts.b, b.element_count());
+  check_rung_map(checks, rung, tiles, layouts);
+  checks.require(earlier.untyped_data() == c.untyped_data(),
+                 "the earlier c is not the buffer of the result");
+  return checks;
+}
+
+}  // namespace ozaki
