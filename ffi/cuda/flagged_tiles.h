@@ -62,9 +62,8 @@ inline int64_t tile_list_bytes(int64_t batch, int64_t m, int64_t n) {
 
 struct TileGrid;
 
-// Enqueues the list of those tiles of `grid`, of `rows` x `columns` outputs each, that meet flagged
-// ones. `problems` of the grid does not matter.
-Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int rows, int columns,
-                        int batch, TileList* list, cudaStream_t stream);
+// Enqueues the list of those tiles of `grid` that meet flagged ones.
+Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch,
+                        TileList* list, cudaStream_t stream);
 
 }  // namespace ozaki

@@ -20,10 +20,10 @@ enum class MmaOutput {
   kFlaggedSums,      // int32 [batch, moduli, m, np]: the sums themselves, below 2^31
 };
 
-constexpr bool is_flagged(MmaOutput kind) {
+OZAKI_HD constexpr bool is_flagged(MmaOutput kind) {
   return kind == MmaOutput::kFlaggedResidues || kind == MmaOutput::kFlaggedSums;
 }
-constexpr bool is_bytes(MmaOutput kind) {
+OZAKI_HD constexpr bool is_bytes(MmaOutput kind) {
   return kind == MmaOutput::kResidues || kind == MmaOutput::kFlaggedResidues;
 }
 

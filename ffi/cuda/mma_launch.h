@@ -26,6 +26,7 @@ enum class TileShape {
 struct TileGrid {
   uint32_t problems, tiles_m, tiles_n, group_m;
   uint32_t tiles;                         // of one problem
+  int rows, columns;                      // of a tile
   uint32_t workers;                       // among which tiles are dealt out
   uint32_t problem_stride, index_stride;  // from one tile of a worker to its next
 

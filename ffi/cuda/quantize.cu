@@ -10,8 +10,9 @@ namespace ozaki {
 namespace {
 
 struct ResidueArray {
-  uint8_t* data;  // [batch, moduli, rows, kp]
-  int moduli;
+  uint8_t* data;  // [batch, planes, rows, kp]
+  int planes;
+  int moduli;           // the planes that are made
   int64_t kp;           // padded_k(k)
   int64_t plane_bytes;  // plane: the residues of a batch element by one modulus
 };
@@ -30,7 +31,7 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
                                                  int32_t scale) {
   const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
   const uint32_t rows = tiling.layout.rows, b = g / rows;
-  const int64_t before = int64_t{b} * residues.moduli * rows + (g - b * rows);
+  const int64_t before = int64_t{b} * residues.planes * rows + (g - b * rows);
   return {residues.data + before * residues.kp + position.k,
           is_sentinel(scale) ? kScaleZero : scale};
 }
@@ -148,6 +149,25 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   store_residues<Integer>(tiling, position, tile, rows, residues);
 }
 
+// The same for the rows of flagged tiles and the first *count moduli.
+template <typename Integer>
+__global__ void __launch_bounds__(kTileThreads, 5)
+    flagged_residues_kernel(const __grid_constant__ Tiling tiling,
+                            const int32_t* __restrict__ scale, ResidueArray residues,
+                            const int32_t* count, const FlaggedTiles flagged, Side side) {
+  extern __shared__ __align__(32) uint64_t tile[];
+  RowOfTile* rows =
+      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  const TilePosition position(tiling, blockIdx.x);
+  if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) return;
+  residues.moduli = *count;
+  if (const int row = threadIdx.x; row < position.rows) {
+    rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+  }
+  load_tile(tiling, position, tile);
+  store_residues<Integer>(tiling, position, tile, rows, residues);
+}
+
 // Statistics, scales and residues of whole rows.
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 3)
@@ -197,7 +217,7 @@ Status launch_tiles(const char* name, void (*kernel)(Parameters...), const Tilin
 
 ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) {
   const int64_t kp = padded_k(layout.k);
-  return {residues, moduli, kp, layout.rows * kp};
+  return {residues, moduli, moduli, kp, layout.rows * kp};
 }
 
 }  // namespace
@@ -211,6 +231,20 @@ Status launch_residues(const double* x, const Layout& layout, int moduli, const 
                       moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
                       tiling, bytes, device, stream, scale,
                       residue_array(residues, layout, moduli));
+}
+
+Status launch_flagged_residues(const double* x, const Layout& layout, int planes,
+                               const int32_t* scale, const int32_t* count,
+                               const FlaggedTiles& flagged, Side side, uint8_t* residues,
+                               const Device& device, cudaStream_t stream) {
+  Tiling tiling;
+  make_tiling(x, layout, device, TilePass::kBlocks, tiling);
+  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  return launch_tiles("flagged_residues_kernel",
+                      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow>
+                                                 : flagged_residues_kernel<Wide>,
+                      tiling, bytes, device, stream, scale,
+                      residue_array(residues, layout, planes), count, flagged, side);
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli,

@@ -11,8 +11,7 @@ constexpr int kItems = 4;  // of a thread, one after the other, at a time
 
 // One CTA keeps the order without a second pass: the list is short beside what its tiles cost.
 __global__ void __launch_bounds__(kThreads)
-    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, int rows, int columns,
-                     uint32_t batch, TileList* list) {
+    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch, TileList* list) {
   __shared__ uint32_t of_warp[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all = batch * grid.tiles;
@@ -25,12 +24,12 @@ __global__ void __launch_bounds__(kThreads)
       if (index >= all) break;
       const uint32_t b = index / grid.tiles;
       const Tile tile = tile_of(grid, b, index - b * grid.tiles);
-      const int64_t i_end = min((int64_t{tile.m} * rows + rows + kTile - 1) / kTile, flagged.tiles_m);
-      const int64_t j_end =
-          min((int64_t{tile.n} * columns + columns + kTile - 1) / kTile, flagged.tiles_n);
+      const int64_t row = int64_t{tile.m} * grid.rows, column = int64_t{tile.n} * grid.columns;
+      const int64_t i_end = min(tiles_of(row + grid.rows), flagged.tiles_m);
+      const int64_t j_end = min(tiles_of(column + grid.columns), flagged.tiles_n);
       bool any = false;
-      for (int64_t i = int64_t{tile.m} * rows / kTile; i < i_end; ++i) {
-        for (int64_t j = int64_t{tile.n} * columns / kTile; j < j_end; ++j) {
+      for (int64_t i = row / kTile; i < i_end; ++i) {
+        for (int64_t j = column / kTile; j < j_end; ++j) {
           any |= flagged.at(b, i, j);
         }
       }
@@ -64,9 +63,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int rows, int columns,
-                        int batch, TileList* list, cudaStream_t stream) {
-  tile_list_kernel<<<1, kThreads, 0, stream>>>(flagged, grid, rows, columns, batch, list);
+Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch,
+                        TileList* list, cudaStream_t stream) {
+  tile_list_kernel<<<1, kThreads, 0, stream>>>(flagged, grid, batch, list);
   return launch_status("tile_list_kernel");
 }
 
