@@ -16,7 +16,11 @@ from typing import Any
 import jax
 import jaxlib
 
-STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
+STAGES = (
+    "stats", "quantize", "residues", "grouped_mma", "combine",
+    "planes", "magnitude", "certify", "certify_fine",
+    "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
+)  # fmt: skip
 CUDA_STAGES = (*STAGES, "strassen_quantize", "strassen_combine")
 
 Version = tuple[int, ...]

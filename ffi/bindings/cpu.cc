@@ -1,22 +1,14 @@
 // FFI handlers of the CPU stages and the Python module _cpu that registers them.
+#include "bindings/cpu.h"
+
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <functional>
-#include <utility>
-
-#include "bindings/handlers.h"
 #include "cpu/combine.h"
 #include "cpu/grouped_mma.h"
 #include "cpu/quantize.h"
 
 namespace ozaki {
 namespace {
-
-Scheduler scheduler(ffi::ThreadPool& pool) {
-  return {[&pool](std::function<void()> task) { pool.Schedule(std::move(task)); },
-          std::max<int64_t>(pool.num_threads(), 1)};
-}
 
 ffi::Error stats_handler(ffi::ThreadPool pool, F64 x, Result<S32> scale, Result<S64> stats,
                          Result<U8>, StatsAttributes attributes) {
@@ -75,6 +67,12 @@ XLA_FFI_DEFINE_HANDLER(kResidues, residues_handler, bind_residues<ffi::ThreadPoo
 XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<ffi::ThreadPool>());
 
+nb::dict all_registrations() {
+  nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});
+  add_ladder(capsules, ladder_handlers());
+  return capsules;
+}
+
 nb::dict build_info() {
   nb::dict info = common_build_info();
   info["cpu_isa"] = mma_isa().name;
@@ -86,9 +84,6 @@ nb::dict build_info() {
 
 NB_MODULE(_cpu, module) {
   using namespace ozaki;
-  module.def(
-      "registrations",
-      [] { return registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine}); },
-      "Target name -> capsule of its FFI handler.");
+  module.def("registrations", &all_registrations, "Target name -> capsule of its FFI handler.");
   module.def("build_info", &build_info, "What this module was built from, and how.");
 }

@@ -9,6 +9,7 @@ namespace ozaki {
 constexpr char kPlanesTarget[] = "jax_ozaki.planes.v1";
 constexpr char kMagnitudeTarget[] = "jax_ozaki.magnitude.v1";
 constexpr char kCertifyTarget[] = "jax_ozaki.certify.v1";
+constexpr char kCertifyFineTarget[] = "jax_ozaki.certify_fine.v1";
 constexpr char kLadderResiduesTarget[] = "jax_ozaki.ladder_residues.v1";
 constexpr char kLadderMmaTarget[] = "jax_ozaki.ladder_mma.v1";
 constexpr char kLadderCombineTarget[] = "jax_ozaki.ladder_combine.v1";
@@ -37,10 +38,16 @@ struct MmaAttributes {
   int64_t rungs;
 };
 
+// tau_half: (c - 1) (1 - 2^-16) / 2, rounded down.
 struct CertifyAttributes {
   int64_t n;
-  int64_t all_k;   // the planes hold every k: a mask product of 0 means that S = 0
-  float tau_half;  // (c - 1) (1 - 2^-16) / 2, rounded down
+  float tau_half;
+};
+
+struct CertifyFineAttributes {
+  int64_t n;
+  int64_t all_k;  // the planes hold every k: a mask product of 0 means that S = 0
+  float tau_half;
 };
 
 // product.moduli: the planes of v, at least count.
@@ -81,6 +88,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::PlanesAttributes, StructMember<int6
                                       OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::MmaAttributes, StructMember<int64_t>("rungs"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyAttributes, StructMember<int64_t>("n"),
+                                      StructMember<float>("tau_half"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyFineAttributes, StructMember<int64_t>("n"),
                                       StructMember<int64_t>("all_k"),
                                       StructMember<float>("tau_half"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderCombineAttributes,
@@ -107,7 +116,7 @@ auto bind_planes() {
       .template Attrs<PlanesAttributes>();
 }
 
-// (lhs, rhs, tiles) -> sums
+// (lhs, rhs, tiles) -> (sums, scratch)
 template <typename Context>
 auto bind_magnitude() {
   return ffi::Ffi::Bind()
@@ -116,13 +125,30 @@ auto bind_magnitude() {
       .template Arg<U8>()
       .template Arg<U8>()
       .template Ret<S32>()
+      .template Ret<U8>()
       .template Attrs<MmaAttributes>();
 }
 
-// (sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a, wide_scale_b)
-// -> (rung, tiles, worst)
+// (sums, scale_a, stats_a, scale_b, stats_b) -> (rung, tiles, worst)
 template <typename Context>
 auto bind_certify() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<S32>()
+      .template Arg<S32>()
+      .template Arg<S64>()
+      .template Arg<S32>()
+      .template Arg<S64>()
+      .template Ret<U8>()
+      .template Ret<U8>()
+      .template Ret<F32>()
+      .template Attrs<CertifyAttributes>();
+}
+
+// (sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a, wide_scale_b)
+// -> (rung, tiles, worst), the first two in the buffers of rung and tiles
+template <typename Context>
+auto bind_certify_fine() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
       .template Arg<S32>()
@@ -137,7 +163,7 @@ auto bind_certify() {
       .template Ret<U8>()
       .template Ret<U8>()
       .template Ret<F32>()
-      .template Attrs<CertifyAttributes>();
+      .template Attrs<CertifyFineAttributes>();
 }
 
 // (x, scale, count, tiles) -> residues
@@ -153,7 +179,7 @@ auto bind_ladder_residues() {
       .template Attrs<LadderResiduesAttributes>();
 }
 
-// (lhs, rhs, count, tiles) -> v
+// (lhs, rhs, count, tiles) -> (v, scratch)
 template <typename Context>
 auto bind_ladder_mma() {
   return ffi::Ffi::Bind()
@@ -162,6 +188,7 @@ auto bind_ladder_mma() {
       .template Arg<U8>()
       .template Arg<S32>()
       .template Arg<U8>()
+      .template Ret<U8>()
       .template Ret<U8>()
       .template Attrs<MmaAttributes>();
 }
@@ -199,13 +226,14 @@ auto bind_ladder_sum() {
 }
 
 struct LadderHandlers {
-  XLA_FFI_Handler *planes, *magnitude, *certify, *residues, *mma, *combine, *sum;
+  XLA_FFI_Handler *planes, *magnitude, *certify, *certify_fine, *residues, *mma, *combine, *sum;
 };
 
 inline void add_ladder(nb::dict& capsules, const LadderHandlers& handlers) {
   add_handler(capsules, kPlanesTarget, handlers.planes);
   add_handler(capsules, kMagnitudeTarget, handlers.magnitude);
   add_handler(capsules, kCertifyTarget, handlers.certify);
+  add_handler(capsules, kCertifyFineTarget, handlers.certify_fine);
   add_handler(capsules, kLadderResiduesTarget, handlers.residues);
   add_handler(capsules, kLadderMmaTarget, handlers.mma);
   add_handler(capsules, kLadderCombineTarget, handlers.combine);
@@ -276,37 +304,53 @@ inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U8& tiles, con
 }
 
 struct CertifyExtents {
-  int64_t batch, planes, m, n;
+  int64_t batch, m, n;
 };
 
-inline CertifyExtents certify_extents(const S32& sums, const CertifyAttributes& attributes) {
-  const Checks::Dimensions dimensions = sums.dimensions();
-  return {Checks::dimension(dimensions, 0), Checks::dimension(dimensions, 1),
-          Checks::dimension(dimensions, 2), attributes.n};
+inline CertifyExtents certify_extents(const S32& sums, int64_t n) {
+  return {Checks::dimension(sums.dimensions(), 0), Checks::dimension(sums.dimensions(), 2), n};
 }
 
-inline Checks check_certify(const S32& sums, const U8& rung, const U8& tiles, const S32& scale_a,
-                            const S64& stats_a, const S32& scale_b, const S64& stats_b,
-                            const S32& wide_scale_a, const S32& wide_scale_b, const U8& rung_out,
-                            const U8& tiles_out, const F32& worst,
-                            const CertifyAttributes& attributes) {
-  const auto [batch, planes, m, n] = certify_extents(sums, attributes);
-  Checks checks(kCertifyTarget);
-  check_plane_count(checks, planes);
+// All that both targets have.
+inline Checks check_certified(const char* target, int64_t planes, int64_t given_n, const S32& sums,
+                              const S32& scale_a, const S64& stats_a, const S32& scale_b,
+                              const S64& stats_b, const U8& rung, const U8& tiles,
+                              const F32& worst) {
+  const auto [batch, m, n] = certify_extents(sums, given_n);
+  Checks checks(target);
   checks.require(n >= 0, "n is " + std::to_string(n));
   if (!checks.ok()) return checks;
   checks.shape("sums", sums.dimensions(), {batch, planes, m, padded(n)});
-  checks.shape("rung", rung.dimensions(), {batch, m, padded(n)});
-  check_tiles(checks, tiles, batch, m, n);
   checks.shape("scale_a", scale_a.dimensions(), {batch, m});
   checks.shape("stats_a", stats_a.dimensions(), {batch, m, kStatsFields});
   checks.shape("scale_b", scale_b.dimensions(), {batch, n});
   checks.shape("stats_b", stats_b.dimensions(), {batch, n, kStatsFields});
+  checks.shape("rung", rung.dimensions(), {batch, m, padded(n)});
+  check_tiles(checks, tiles, batch, m, n);
+  checks.shape("worst", worst.dimensions(), {batch, tiles_of(m), tiles_of(n)});
+  return checks;
+}
+
+inline Checks check_certify(const S32& sums, const S32& scale_a, const S64& stats_a,
+                            const S32& scale_b, const S64& stats_b, const U8& rung, const U8& tiles,
+                            const F32& worst, const CertifyAttributes& attributes) {
+  return check_certified(kCertifyTarget, kCoarsePlanes, attributes.n, sums, scale_a, stats_a,
+                         scale_b, stats_b, rung, tiles, worst);
+}
+
+inline Checks check_certify_fine(const S32& sums, const U8& rung, const U8& tiles,
+                                 const S32& scale_a, const S64& stats_a, const S32& scale_b,
+                                 const S64& stats_b, const S32& wide_scale_a,
+                                 const S32& wide_scale_b, const U8& rung_out, const U8& tiles_out,
+                                 const F32& worst, const CertifyFineAttributes& attributes) {
+  Checks checks = check_certified(kCertifyFineTarget, kFinePlanes, attributes.n, sums, scale_a,
+                                  stats_a, scale_b, stats_b, rung_out, tiles_out, worst);
+  const auto [batch, m, n] = certify_extents(sums, attributes.n);
   checks.shape("wide_scale_a", wide_scale_a.dimensions(), {batch, m});
   checks.shape("wide_scale_b", wide_scale_b.dimensions(), {batch, n});
-  checks.shape("the new rung", rung_out.dimensions(), {batch, m, padded(n)});
-  check_tiles(checks, tiles_out, batch, m, n);
-  checks.shape("worst", worst.dimensions(), {batch, tiles_of(m), tiles_of(n)});
+  checks.require(rung.untyped_data() == rung_out.untyped_data() &&
+                     tiles.untyped_data() == tiles_out.untyped_data(),
+                 "rung and tiles are not the buffers of the results");
   return checks;
 }
 

@@ -39,6 +39,7 @@ OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
 }
 
 // The planes of the second rung, as both sides of four products: hi hi, hi lo, lo hi, mask mask.
+// Rows with non-finite elements have planes of zeros.
 enum class Side : int64_t { kLhs = 0, kRhs = 1 };
 constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
 constexpr int kCoarseBits = 7, kFineBits = 14;

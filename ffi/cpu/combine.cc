@@ -55,29 +55,48 @@ uint64_t special_value(const Operand& lhs, const Operand& rhs, int64_t b, int64_
   return sum.bits();
 }
 
+// Copies the outputs of a block that are selected.
+void store(const uint64_t* out, int count, const uint8_t* rung, const Flagged& flagged, double* c) {
+  if (rung == nullptr) {
+    memcpy(c, out, count * sizeof *out);
+    return;
+  }
+  for (int l = 0; l < count; ++l)
+    if (flagged.holds(rung[l])) memcpy(c + l, out + l, sizeof *out);
+}
+
 }  // namespace
 
 void combine(const uint8_t* v, int moduli, const int32_t* lhs_scale, const int32_t* rhs_scale,
              const Operand& lhs, const Operand& rhs, double* c, const Scheduler& scheduler) {
+  combine(v, moduli, moduli, lhs_scale, rhs_scale, lhs, rhs, Selection{}, c, scheduler);
+}
+
+void combine(const uint8_t* v, int moduli, int count, const int32_t* lhs_scale,
+             const int32_t* rhs_scale, const Operand& lhs, const Operand& rhs,
+             const Selection& selection, double* c, const Scheduler& scheduler) {
   const int64_t m = lhs.layout.rows, n = rhs.layout.rows, modulus_stride = m * padded(n);
-  const CombineBlock combine_columns = combine_block(moduli);
+  const CombineBlock combine_columns = combine_block(count);
   parallel_for(scheduler, lhs.layout.batch * m, [&](int64_t task) {
     const int64_t b = task / m, i = task % m;
     const int32_t mu = lhs_scale[task];
     const int32_t* column_scale = rhs_scale + b * n;
     const uint8_t* row = v + b * moduli * modulus_stride + i * padded(n);
     for (int64_t j = 0; j < n; j += kColumns) {
-      const int count = static_cast<int>(std::min<int64_t>(kColumns, n - j));
+      const int width = static_cast<int>(std::min<int64_t>(kColumns, n - j));
+      if (!selection.flagged.any(b, i, 1, j, width)) continue;
+      const uint8_t* rung = selection.rung ? selection.rung + task * padded(n) + j : nullptr;
       uint64_t out[kColumns];
       if (!is_sentinel(mu))
-        combine_columns({row + j, modulus_stride, mu}, column_scale + j, count, out);
-      for (int l = 0; l < count; ++l) {
+        combine_columns({row + j, modulus_stride, mu}, column_scale + j, width, out);
+      for (int l = 0; l < width; ++l) {
         const int32_t nu = column_scale[j + l];
-        if (is_sentinel(mu) || is_sentinel(nu))
+        if ((is_sentinel(mu) || is_sentinel(nu)) &&
+            (rung == nullptr || selection.flagged.holds(rung[l])))
           out[l] =
               mu == kScaleNaN || nu == kScaleNaN ? kNaNBits : special_value(lhs, rhs, b, i, j + l);
       }
-      memcpy(c + task * n + j, out, count * sizeof *out);
+      store(out, width, rung, selection.flagged, c + task * n + j);
     }
   });
 }

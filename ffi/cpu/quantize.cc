@@ -37,24 +37,26 @@ struct ResidueKernel {
   }
 };
 
-void block_residues(const Operand& operand, const RowBlock& block, int moduli, const int32_t* scale,
-                    uint8_t* residues, Tile& tile) {
+// The first `count` of `moduli` moduli. How far the integers reach is up to the scales, and those
+// belong to all the moduli.
+void block_residues(const Operand& operand, const RowBlock& block, int moduli, int count,
+                    const int32_t* scale, uint8_t* residues, Tile& tile) {
   const Layout& layout = operand.layout;
   const int64_t row_bytes = padded_k(layout.k), modulus_bytes = layout.rows * row_bytes;
   uint8_t* out = residues + block.batch * moduli * modulus_bytes + block.first * row_bytes;
   for (int64_t k = 0; k < layout.k; k += kTileK) {
     load_tile(operand, block, k, tile);
-    const int count = static_cast<int>(std::min<int64_t>(kTileK, row_bytes - k));
+    const int width = static_cast<int>(std::min<int64_t>(kTileK, row_bytes - k));
     for (int64_t r = 0; r < block.rows; ++r) {
       uint8_t* row = out + r * row_bytes + k;
       const uint64_t* bits = tile.bits[r];
       const int32_t mu = scale[r];
       if (is_sentinel(mu)) {
-        for (int i = 0; i < moduli; ++i) memset(row + i * modulus_bytes, 0, count);
+        for (int i = 0; i < count; ++i) memset(row + i * modulus_bytes, 0, width);
       } else if (moduli <= kMaxNarrowModuli) {
-        run_simd<ResidueKernel<false>>(bits, count, mu, moduli, row, modulus_bytes);
+        run_simd<ResidueKernel<false>>(bits, width, mu, count, row, modulus_bytes);
       } else {
-        run_simd<ResidueKernel<true>>(bits, count, mu, moduli, row, modulus_bytes);
+        run_simd<ResidueKernel<true>>(bits, width, mu, count, row, modulus_bytes);
       }
     }
   }
@@ -72,17 +74,23 @@ void quantize(const Operand& operand, int moduli, uint8_t* residues, int32_t* sc
     const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
     for (int64_t r = 0; r < block.rows; ++r)
       scale[row + r] = store_statistics(rows[r], moduli, stats + (row + r) * kStatsFields);
-    block_residues(operand, block, moduli, scale + row, residues, tile);
+    block_residues(operand, block, moduli, moduli, scale + row, residues, tile);
   });
 }
 
-void residues(const Operand& operand, int moduli, const int32_t* scale, uint8_t* residues,
+void residues(const Operand& operand, int moduli, const int32_t* scale, uint8_t* out,
               const Scheduler& scheduler) {
+  residues(operand, moduli, moduli, scale, FlaggedSide{}, out, scheduler);
+}
+
+void residues(const Operand& operand, int moduli, int count, const int32_t* scale,
+              const FlaggedSide& flagged, uint8_t* residues, const Scheduler& scheduler) {
   const Layout& layout = operand.layout;
   parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
     const RowBlock block = row_block(layout, task);
+    if (!flagged.any(block.batch, block.first, block.rows)) return;
     Tile tile;
-    block_residues(operand, block, moduli, scale + block.batch * layout.rows + block.first,
+    block_residues(operand, block, moduli, count, scale + block.batch * layout.rows + block.first,
                    residues, tile);
   });
 }
