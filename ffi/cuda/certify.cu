@@ -1,7 +1,6 @@
-#include "certify.h"
-
 #include <string>
 
+#include "certify.h"
 #include "common/layout.h"
 #include "device.h"
 
@@ -18,12 +17,13 @@ static_assert(32 * kColumns == kTile);
 template <bool kFinePart>
 struct Bounds {
   RowBound narrow, wide;
-  __device__ __forceinline__ static Bounds of(const int64_t* stats, const int32_t* scale,
-                                              const int32_t* wide_scale, int64_t row) {
-    const RowStatistics statistics = load_fields(stats + row * kStatsFields);
+
+  __device__ __forceinline__ static Bounds of(const CertifiedRows& rows, int64_t row) {
+    const RowStatistics statistics = load_fields(rows.stats + row * kStatsFields);
     Bounds bounds;
-    bounds.narrow = row_bound(statistics, scale[row], kFinePart ? kFineBits : kCoarseBits);
-    bounds.wide = kFinePart ? row_bound(statistics, wide_scale[row], kFineBits) : bounds.narrow;
+    bounds.narrow = row_bound(statistics, rows.scale[row], kFinePart ? kFineBits : kCoarseBits);
+    bounds.wide =
+        kFinePart ? row_bound(statistics, rows.wide_scale[row], kFineBits) : bounds.narrow;
     return bounds;
   }
 };
@@ -39,29 +39,22 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t np = padded(args.n), plane = args.m * np;
 
-  if constexpr (kFinePart) {
-    const uint8_t earlier = args.earlier_tiles[blockIdx.x];
-    if ((earlier >> kUndecided & 1) == 0 && args.rung == args.earlier_rung) {
-      if (threadIdx.x == 0) {
-        args.tiles[blockIdx.x] = earlier;
-        args.worst[blockIdx.x] = 0;
-      }
-      return;
-    }
+  if (kFinePart && (args.tiles[blockIdx.x] >> kUndecided & 1) == 0) {
+    if (threadIdx.x == 0) args.worst[blockIdx.x] = 0;
+    return;
   }
 
-  const int64_t first_row = int64_t{tile_m} * kTile, column = int64_t{tile_n} * kTile + lane * kColumns;
+  const int64_t first_row = int64_t{tile_m} * kTile,
+                column = int64_t{tile_n} * kTile + lane * kColumns;
   const int height = static_cast<int>(min(kTile, args.m - first_row));
   if (threadIdx.x < height) {
-    rows[threadIdx.x] = Bounds<kFinePart>::of(args.stats_a, args.scale_a, args.wide_scale_a,
-                                              batch * args.m + first_row + threadIdx.x);
+    rows[threadIdx.x] = Bounds<kFinePart>::of(args.rows, batch * args.m + first_row + threadIdx.x);
   }
   Bounds<kFinePart> columns[kColumns] = {};
 #pragma unroll
   for (int e = 0; e < kColumns; ++e) {
     if (column + e < args.n) {
-      columns[e] = Bounds<kFinePart>::of(args.stats_b, args.scale_b, args.wide_scale_b,
-                                         batch * args.n + column + e);
+      columns[e] = Bounds<kFinePart>::of(args.columns, batch * args.n + column + e);
     }
   }
   __syncthreads();
@@ -88,8 +81,8 @@ __global__ void __launch_bounds__(kThreads)
       const int row = begin + i * kWarps;
       if (row >= height) break;
       const int64_t at = first + row * np;
-      const uint32_t earlier =
-          kFinePart ? *reinterpret_cast<const uint32_t*>(args.earlier_rung + at) : 0;
+      uint32_t* const target = reinterpret_cast<uint32_t*>(args.rung + at);
+      const uint32_t earlier = kFinePart ? *target : 0;
       const auto sum_of = [&](int p, int e) {
         const int4& x = sum[i][p];
         return e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
@@ -103,8 +96,8 @@ __global__ void __launch_bounds__(kThreads)
           Decision decision;
           if constexpr (kFinePart) {
             decision = decide(rows[row].narrow, columns[e].narrow, rows[row].wide, columns[e].wide,
-                              {sum_of(0, e), sum_of(1, e), sum_of(2, e), sum_of(3, e)},
-                              args.all_k, args.tau_half);
+                              {sum_of(0, e), sum_of(1, e), sum_of(2, e), sum_of(3, e)}, args.all_k,
+                              args.tau_half);
           } else {
             decision = decide(rows[row].narrow, columns[e].narrow, sum_of(0, e), args.tau_half);
           }
@@ -114,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
         set |= 1u << rung;
         word |= rung << (8 * e);
       }
-      *reinterpret_cast<uint32_t*>(args.rung + at) = word;
+      *target = word;
     }
   }
 

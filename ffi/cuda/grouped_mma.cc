@@ -76,8 +76,7 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   if (is_flagged(mma.kind)) {
     args.list = mma.list;
     args.count = mma.count;
-    OZAKI_RETURN_IF_ERROR(
-        launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
+    OZAKI_RETURN_IF_ERROR(launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
   return launch(args, shape, mma.kind, stream);

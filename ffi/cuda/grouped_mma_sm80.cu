@@ -300,7 +300,8 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
   constexpr bool kOneModulus = kKind != MmaOutput::kPartialCrt;
   switch (shape) {
     case TileShape::kMmaSync128x128:
-      return launch<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(args, stream);
+      return launch<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(args,
+                                                                                            stream);
     case TileShape::kMmaSync64x64:
       return launch<Shape<64, 64, 2, 2, 3, kOneModulus ? 4 : 3>, kKind>(args, stream);
     case TileShape::kMmaSync32x32:

@@ -1,5 +1,3 @@
-#include "ladder_combine.h"
-
 #include <string>
 #include <utility>
 
@@ -7,6 +5,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "device.h"
+#include "ladder_combine.h"
 
 namespace ozaki {
 namespace {
@@ -46,7 +45,8 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const auto [batch, i, column, wanted] = outputs;
   uint2 v[N];
-  const uint8_t* source = static_cast<const uint8_t*>(args.v) + (batch * planes * m + i) * np + column;
+  const uint8_t* source =
+      static_cast<const uint8_t*>(args.v) + (batch * planes * m + i) * np + column;
 #pragma unroll
   for (int z = 0; z < N; ++z) {
     v[z] = __ldcs(reinterpret_cast<const uint2*>(source));
@@ -136,8 +136,7 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
     wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
   }
   if (wanted == 0) return;
-  write_outputs<kMinModuli>(*args.count, args.product, grid.np, planes,
-                            {batch, i, column, wanted},
+  write_outputs<kMinModuli>(*args.count, args.product, grid.np, planes, {batch, i, column, wanted},
                             std::make_integer_sequence<int, kMost - kMinModuli + 1>());
 }
 

@@ -1,9 +1,8 @@
-#include "ladder_sum.h"
-
 #include <algorithm>
 
 #include "common/accumulate.h"
 #include "device.h"
+#include "ladder_sum.h"
 
 namespace ozaki {
 namespace {
@@ -16,9 +15,9 @@ static_assert(kSide * kSide == kThreads);
 // Up to so many outputs of a block are summed a warp each.
 constexpr int kFew = 256;
 
-// An element as the sums of a block want it: the fraction at the top of 64 bits, but for as many bits
-// as bring the product of two to units of 2^-32 of the window; exponent and sign in one word, which
-// adds up: exponent 4 + sign. The sum's bit 0 is the product's sign.
+// An element as the sums of a block want it: the fraction at the top of 64 bits, but for as many
+// bits as bring the product of two to units of 2^-32 of the window; exponent and sign in one word,
+// which adds up: exponent 4 + sign. The sum's bit 0 is the product's sign.
 struct Operand {
   uint32_t high, low;
   int tag;
@@ -135,8 +134,9 @@ __device__ __forceinline__ void store(const WindowSum& sum, int top, int64_t k, 
 }
 
 // An output correctly rounded whatever it takes, by a warp.
-__device__ __noinline__ void store_exact(const LadderSum& args, const uint64_t* a, const uint64_t* b,
-                                         unsigned long long* digits, uint64_t* target) {
+__device__ __noinline__ void store_exact(const LadderSum& args, const uint64_t* a,
+                                         const uint64_t* b, unsigned long long* digits,
+                                         uint64_t* target) {
   const int lane = threadIdx.x % 32;
   for (int q = lane; q < kDigits; q += 32) digits[q] = 0;
   __syncwarp();
@@ -230,10 +230,12 @@ __device__ __forceinline__ void sum_block(const LadderSum& args, const Block& bl
     __syncthreads();
 #pragma unroll 1
     for (int h = 0; h < kDepth; ++h) {
-      const Four a_high = load_four(&shared.a.high[h][row]), a_low = load_four(&shared.a.low[h][row]);
+      const Four a_high = load_four(&shared.a.high[h][row]),
+                 a_low = load_four(&shared.a.low[h][row]);
       const Four b_high = load_four(&shared.b.high[h][column]);
       const Four b_low = load_four(&shared.b.low[h][column]);
-      const Four a_tag = load_four(&shared.a.tag[h][row]), b_tag = load_four(&shared.b.tag[h][column]);
+      const Four a_tag = load_four(&shared.a.tag[h][row]),
+                 b_tag = load_four(&shared.b.tag[h][column]);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
 #pragma unroll

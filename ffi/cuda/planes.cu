@@ -1,8 +1,7 @@
-#include "planes.h"
-
 #include <string>
 
 #include "device.h"
+#include "planes.h"
 
 namespace ozaki {
 namespace {
@@ -87,7 +86,8 @@ __global__ void __launch_bounds__(kThreads)
     const bool low = plane == (args.side == Side::kLhs ? 2 : 1);
     const uint8_t* source = tile[plane == 3 ? 2 : kFinePart && low ? 1 : 0];
     for (int row = threadIdx.x / 32; row < rows; row += kWarps) {
-      const int64_t target = ((int64_t{b} * kPlanes + plane) * layout.rows + first_row + row) * grid.kq;
+      const int64_t target =
+          ((int64_t{b} * kPlanes + plane) * layout.rows + first_row + row) * grid.kq;
       *reinterpret_cast<uint32_t*>(args.planes + target + h) =
           *reinterpret_cast<const uint32_t*>(source + row * kPitch + threadIdx.x % 32 * 4);
     }

@@ -240,11 +240,11 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
   const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
-  return launch_tiles("flagged_residues_kernel",
-                      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow>
-                                                 : flagged_residues_kernel<Wide>,
-                      tiling, bytes, device, stream, scale,
-                      residue_array(residues, layout, planes), count, flagged, side);
+  return launch_tiles(
+      "flagged_residues_kernel",
+      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>,
+      tiling, bytes, device, stream, scale, residue_array(residues, layout, planes), count, flagged,
+      side);
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli,

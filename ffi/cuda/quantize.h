@@ -24,8 +24,8 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli,
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
                        uint8_t* residues, const Device& device, cudaStream_t stream);
 
-// The same for the rows of flagged tiles alone, rows of the lhs or columns as rows of the rhs, and the
-// first *count of `planes` moduli.
+// The same for the rows of flagged tiles alone, rows of the lhs or columns as rows of the rhs, and
+// the first *count of `planes` moduli.
 Status launch_flagged_residues(const double* x, const Layout& layout, int planes,
                                const int32_t* scale, const int32_t* count,
                                const FlaggedTiles& flagged, Side side, uint8_t* residues,

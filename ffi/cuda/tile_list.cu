@@ -11,7 +11,8 @@ constexpr int kItems = 4;  // of a thread, one after the other, at a time
 
 // One CTA keeps the order without a second pass: the list is short beside what its tiles cost.
 __global__ void __launch_bounds__(kThreads)
-    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch, TileList* list) {
+    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch,
+                     TileList* list) {
   __shared__ uint32_t of_warp[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all = batch * grid.tiles;
