@@ -10,7 +10,6 @@
 namespace ozaki {
 namespace {
 
-// A CTA takes eight rows by half a tile of columns... a warp's 32 lanes take eight columns each.
 constexpr int kThreads = 256, kColumns = 8;
 
 // As in combine.cu: a CTA covers (kThreads >> log2_lanes) rows, counted through the batch.
@@ -20,10 +19,10 @@ struct Grid {
   uint32_t column_blocks;
 };
 
-// What a thread writes: the outputs of `row` from `column` on whose bit in `wanted` is set.
+// What a thread writes: the outputs (i, column) to (i, column + 7) whose bit in `wanted` is set. In
+// few registers, since all bodies of the kernel start from it.
 struct Outputs {
-  int64_t batch, i, column;
-  uint32_t wanted;
+  uint32_t batch, i, column, wanted;
 };
 
 // The output (i, j) of a row or a column with non-finite elements.
@@ -43,7 +42,8 @@ template <int N>
 __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, int planes,
                                               const Outputs& outputs) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const auto [batch, i, column, wanted] = outputs;
+  const int64_t batch = outputs.batch, i = outputs.i, column = outputs.column;
+  const uint32_t wanted = outputs.wanted;
   uint2 v[N];
   const uint8_t* source =
       static_cast<const uint8_t*>(args.v) + (batch * planes * m + i) * np + column;
@@ -55,38 +55,32 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
 
   const int32_t scale_a = args.scale_a[batch * m + i];
   const int32_t* const scales = args.scale_b + batch * n + column;
-  const bool inside = column + kColumns <= n;
-  int32_t scale_b[kColumns];
-  if (inside && n % 4 == 0) {
-#pragma unroll
-    for (int e = 0; e < kColumns; e += 4) {
-      *reinterpret_cast<int4*>(scale_b + e) = *reinterpret_cast<const int4*>(scales + e);
-    }
-  } else {
-#pragma unroll
-    for (int e = 0; e < kColumns; ++e) scale_b[e] = column + e < n ? scales[e] : 0;
-  }
+  unsigned long long* const target =
+      reinterpret_cast<unsigned long long*>(args.c) + (batch * m + i) * n + column;
+  const bool vectors = wanted == (1u << kColumns) - 1 && n % 2 == 0;
   int32_t smallest = scale_a;
 #pragma unroll
-  for (int e = 0; e < kColumns; ++e) smallest = min(smallest, scale_b[e]);
-
-  unsigned long long* target =
-      reinterpret_cast<unsigned long long*>(args.c) + (batch * m + i) * n + column;
-  const bool vectors = wanted == (1u << kColumns) - 1 && n % 2 == 0 && !is_sentinel(smallest);
-#pragma unroll
   for (int pair = 0; pair < kColumns; pair += 2) {
+    int32_t scale_b[2];
+    if (vectors) {
+      const int2 of_pair = *reinterpret_cast<const int2*>(scales + pair);
+      scale_b[0] = of_pair.x, scale_b[1] = of_pair.y;
+    } else {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) scale_b[e] = column + pair + e < n ? scales[pair + e] : 0;
+    }
+    smallest = min(smallest, min(scale_b[0], scale_b[1]));
     unsigned long long c[2];
 #pragma unroll
-    for (int e = pair; e < pair + 2; ++e) {
+    for (int e = 0; e < 2; ++e) {
+      const int selector = 0x4440 + (pair + e) % 4;
       uint32_t bytes[N], y[Crt<N>::kGroups];
 #pragma unroll
-      for (int z = 0; z < N; ++z) {
-        bytes[z] = __byte_perm(e < 4 ? v[z].x : v[z].y, 0, 0x4440 + e % 4);
-      }
+      for (int z = 0; z < N; ++z) bytes[z] = __byte_perm(pair < 4 ? v[z].x : v[z].y, 0, selector);
       partial_crt<N>(bytes, y);
       // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
       const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
-      c[e - pair] = round_to_float64(reconstruct<N>(y), scale);
+      c[e] = round_to_float64(reconstruct<N>(y), scale);
     }
     if (vectors) {
       __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
@@ -96,28 +90,27 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
     }
   }
   if (!is_sentinel(smallest)) return;
-#pragma unroll
+#pragma unroll 1
   for (int e = 0; e < kColumns; ++e) {
-    if ((wanted >> e & 1) != 0 && is_sentinel(min(scale_a, scale_b[e]))) {
-      const bool nan = scale_a == kScaleNaN || scale_b[e] == kScaleNaN;
-      target[e] = special_output(args, batch, i, column + e, nan);
-    }
+    if ((wanted >> e & 1) == 0 || !is_sentinel(min(scale_a, scales[e]))) continue;
+    const bool nan = scale_a == kScaleNaN || scales[e] == kScaleNaN;
+    target[e] = special_output(args, batch, i, column + e, nan);
   }
 }
 
-// The number of moduli is the same for all threads: one of the bodies runs.
-template <int kLeast, int... kOffsets>
-__device__ __forceinline__ void write_outputs(int count, const Combine& args, int64_t np,
-                                              int planes, const Outputs& outputs,
-                                              std::integer_sequence<int, kOffsets...>) {
-  (void)((count == kLeast + kOffsets &&
-          (write_outputs<kLeast + kOffsets>(args, np, planes, outputs), true)) ||
+// The same from fewer moduli than the product has planes. A call: the bodies would share registers
+// with that of the kernel.
+template <int... kOffsets>
+__device__ __noinline__ void write_fewer(int count, const Combine& args, int64_t np, int planes,
+                                         Outputs outputs, std::integer_sequence<int, kOffsets...>) {
+  (void)((count == kMinModuli + kOffsets &&
+          (write_outputs<kMinModuli + kOffsets>(args, np, planes, outputs), true)) ||
          ...);
 }
 
-template <int kMost>
-__global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
-    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
+template <int N>
+__global__ void __launch_bounds__(kThreads, N <= 15 ? 4 : 3)
+    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid) {
   const int64_t m = args.product.a_layout.rows, n = args.product.b_layout.rows;
   const uint32_t row_block = blockIdx.x / grid.column_blocks;
   const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
@@ -136,8 +129,23 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
     wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
   }
   if (wanted == 0) return;
-  write_outputs<kMinModuli>(*args.count, args.product, grid.np, planes, {batch, i, column, wanted},
-                            std::make_integer_sequence<int, kMost - kMinModuli + 1>());
+  const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};
+  if (const int count = *args.count; count == N) {
+    write_outputs<N>(args.product, grid.np, N, outputs);
+  } else {
+    constexpr int kMost = N <= 15 ? 14 : kMaxModuli - 1;
+    write_fewer(count, args.product, grid.np, N, outputs,
+                std::make_integer_sequence<int, kMost - kMinModuli + 1>());
+  }
+}
+
+using LadderCombineKernel = void (*)(LadderCombine, Grid);
+
+template <int... kOffsets>
+LadderCombineKernel kernel_for(int planes, std::integer_sequence<int, kOffsets...>) {
+  static constexpr LadderCombineKernel kKernels[] = {
+      ladder_combine_kernel<kMinModuli + kOffsets>...};
+  return kKernels[planes - kMinModuli];
 }
 
 }  // namespace
@@ -155,8 +163,9 @@ Status launch_ladder_combine(const LadderCombine& combine, int planes, cudaStrea
   const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
   if (blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
 
-  const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid, planes);
+  const auto kernel =
+      kernel_for(planes, std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid);
   return launch_status("ladder_combine_kernel");
 }
 
