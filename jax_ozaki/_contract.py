@@ -17,7 +17,7 @@ import jax
 
 from . import _moduli
 
-Kind = Literal["moduli", "mantissa", "normwise", "native"]
+Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "native"]
 
 _MAX_MANTISSA = 76
 
@@ -28,13 +28,15 @@ class Contract:
 
     With u = 2^-53, A an (m, k) and B a (k, n) matrix, a_i a row of A and b_j a column of B:
 
-    ==================  ==========================================================================
-    ``moduli(n)``       the exact product of operands rounded to what n moduli hold, rounded once
-    ``mantissa(bits)``  each element is kept to 2^-bits of the largest magnitude in its row of A or
-                        column of B; then the exact product, rounded once
-    ``normwise(c)``     \\|C - AB\\|_ij <= c u norm2(a_i) norm2(b_j)
-    ``native()``        XLA's own dot_general; no emulation
-    ==================  ==========================================================================
+    ====================  ========================================================================
+    ``moduli(n)``         the exact product of operands rounded to what n moduli hold, rounded once
+    ``mantissa(bits)``    each element is kept to 2^-bits of the largest magnitude in its row of A or
+                          column of B; then the exact product, rounded once
+    ``normwise(c)``       \\|C - AB\\|_ij <= c u norm2(a_i) norm2(b_j)
+    ``componentwise(c)``  \\|C - AB\\|_ij <= c u (\\|A\\| \\|B\\|)_ij, certified output by output
+    ``exact()``           every output is the correctly rounded true value
+    ``native()``          XLA's own dot_general; no emulation
+    ====================  ========================================================================
 
     Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
     infinity. Contracts are hashable, compare by value and are part of the jit key.
@@ -49,14 +51,14 @@ class Contract:
                 parameter: Any = integer("n", self.parameter, _moduli.MIN_MODULI, _moduli.MAX_MODULI)
             case "mantissa":
                 parameter = integer("bits", self.parameter, 1, _MAX_MANTISSA)
-            case "normwise":
+            case "normwise" | "componentwise":
                 parameter = _error_factor(self.parameter)
-            case "native" if self.parameter is None:
+            case "exact" | "native" if self.parameter is None:
                 parameter = None
             case _:
                 raise ValueError(
-                    f"kind={self.kind!r}, parameter={self.parameter!r}: one of moduli(n), mantissa(bits), normwise(c) "
-                    "and native() is needed."
+                    f"kind={self.kind!r}, parameter={self.parameter!r}: one of moduli(n), mantissa(bits), normwise(c), "
+                    "componentwise(c), exact() and native() is needed."
                 )
         object.__setattr__(self, "parameter", parameter)
 
@@ -80,23 +82,39 @@ class Contract:
         return Contract("normwise", c)
 
     @staticmethod
+    def componentwise(c: float | str = "sqrt_k") -> Contract:
+        """Bound every error by ``c u`` times that output's sum of absolute products, ``|A||B|``.
+
+        ``c`` as for :meth:`normwise`; c - 1 must be at least k 2^-38. What is certified for an output depends
+        on its own row and column only.
+        """
+        return Contract("componentwise", c)
+
+    @staticmethod
+    def exact() -> Contract:
+        """Round every true value correctly: slow where the elements of a row differ by many orders."""
+        return Contract("exact")
+
+    @staticmethod
     def native() -> Contract:
         """Leave the product to XLA."""
         return Contract("native")
 
     @staticmethod
     def parse(text: str) -> Contract:
-        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"normwise(sqrt_k)"``, ``"native"``."""
+        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"componentwise(sqrt_k)"``, ``"native"``."""
         if not isinstance(text, str):
             raise TypeError(f"text={text!r}: a string is needed, as in 'normwise(2)'.")
         name, parenthesis, rest = text.strip().partition("(")
         argument = rest.removesuffix(")").strip().strip("'\"")
-        if name not in get_args(Kind) or (parenthesis and not rest.endswith(")")) or (name == "native" and argument):
+        bare = name in ("exact", "native")
+        if name not in get_args(Kind) or (parenthesis and not rest.endswith(")")) or (bare and argument):
             raise ValueError(
-                f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c) or native is needed, as in 'normwise(2)'."
+                f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c), componentwise(c), exact or native "
+                "is needed, as in 'normwise(2)'."
             )
-        if name == "mantissa" and not argument:
-            return Contract.mantissa()
+        if not argument and name in ("mantissa", "componentwise"):
+            return Contract.mantissa() if name == "mantissa" else Contract.componentwise()
         try:
             return Contract(cast(Kind, name), _number(argument))
         except (TypeError, ValueError) as error:
@@ -116,15 +134,21 @@ class Contract:
                 return f"the exact product of operands rounded to what {self.parameter} moduli hold, rounded once"
             case "mantissa":
                 return f"elements kept to 2^-{self.parameter} of their row's or column's maximum; exact product, rounded once"
-            case "normwise":
+            case "normwise" | "componentwise":
                 c = {"sqrt_k": "(1 + sqrt(k))", "k": "(1 + k)"}.get(str(self.parameter), str(self.parameter))
-                return f"|C - AB| <= {c} 2^-53 norm2(row) norm2(column)"
+                scale = "norm2(row) norm2(column)" if self.kind == "normwise" else "|A||B|, certified for every output"
+                return f"|C - AB| <= {c} 2^-53 {scale}"
+            case "exact":
+                return "every output is the correctly rounded true value"
             case _:
                 return "XLA's own float64 product, no bound stated"
 
     def error_factor(self, k: int) -> float | None:
-        """c of ``normwise`` for a contraction of length ``k``; None where the contract has no bound."""
-        if self.kind != "normwise":
+        """c of ``normwise`` and ``componentwise`` for a contraction of length ``k``, 1 for ``exact``; None where the
+        contract has no bound."""
+        if self.kind == "exact":
+            return 1.0
+        if self.kind not in ("normwise", "componentwise"):
             return None
         match self.parameter:
             case "sqrt_k":
@@ -134,14 +158,34 @@ class Contract:
             case _:
                 return float(self.parameter)  # type: ignore[arg-type]
 
+    @property
+    def certified(self) -> bool:
+        """Whether outputs are decided one by one, on the device, up a ladder of rungs."""
+        return self.kind in ("componentwise", "exact")
+
+    def wide_modulus_count(self, k: int) -> int:
+        """The number of moduli of a ``componentwise`` product's third rung."""
+        return min(self.modulus_count(k) + _WIDER, _moduli.MAX_MODULI)
+
+    def workspace_moduli(self, k: int) -> int:
+        """The bytes that each element and each output take at a time, in moduli.
+
+        Those of a ``componentwise`` product are the residues of its third rung, or earlier those of the first
+        and the planes and sums of the magnitudes.
+        """
+        return self.modulus_count(k) + (_WIDER if self.kind == "componentwise" else 0)
+
     @cache  # noqa: B019 -- contracts are few and small
     def modulus_count(self, k: int) -> int:
-        """The number of moduli for a contraction of length ``k``; 0 for ``native``.
+        """The number of moduli for a contraction of length ``k``, in a certified product those of its first rung;
+        0 for ``native``.
 
         Raises ValueError where no modulus set keeps the promise.
         """
         if self.kind == "native":
             return 0
+        if self.kind == "exact":
+            return _moduli.MAX_MODULI
         if self.kind == "moduli":
             n = int(self.parameter)  # type: ignore[arg-type]
             if _headroom(n, k) is None:
@@ -151,6 +195,8 @@ class Contract:
         found = bisect_left(candidates, True, key=lambda n: self._holds(n, k))  # more moduli hold more
         if found < len(candidates):
             return candidates[found]
+        if self.kind == "componentwise" and self.error_factor(k) - 1 >= k * _SUM_ERROR:  # type: ignore[operator]
+            return _moduli.MAX_MODULI
         raise ValueError(f"{self} cannot be kept for a contraction of length k={k} with {_moduli.MAX_MODULI} moduli.")
 
     def _holds(self, n: int, k: int) -> bool:
@@ -160,6 +206,11 @@ class Contract:
         if self.kind == "mantissa":
             # norm2(a_i) <= sqrt(k) max|a_i|, where the integer norm is at most sqrt(k) (max + 2^-15 max).
             return headroom**2 >= k * _MANTISSA_ROUNDING * (1 << 2 * int(self.parameter))  # type: ignore[arg-type]
+        c = self.error_factor(k)
+        assert c is not None
+        if self.kind == "componentwise":
+            # The first rung is to certify ordinary data: what it does not certify goes up the ladder.
+            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(max(k, 1)) / 2 - math.log2(c - 1)
         # The integer norm of a row is at least 2^15, and its norm2 at least (1 - rounding) of that: every term
         # is rounded up by less than 1, and every chunk's sum of squares too. The scale is a power of two,
         # rounded down. So 2^-mu <= 2 norm2(a_i) / (1 - rounding) / headroom.
@@ -167,12 +218,19 @@ class Contract:
         if rounding >= 1:
             return False
         step = _ceil_sqrt(k << 64) * Fraction(1, 2**32) / (1 - rounding) / headroom
-        c = self.error_factor(k)
-        assert c is not None
         # sqrt(k)/2 (2^-mu ||b|| + 2^-nu ||a||) + k/4 2^-(mu+nu) <= (2 step + step^2) ||a|| ||b||, and the
         # final rounding of a result that exceeds |AB| by that much.
         return (2 * step + step**2) * (1 + Fraction(1, 2**53)) <= (Fraction(c) - 1) / 2**53
 
+
+_SUM_ERROR = 2.0**-38
+"""What the last rung is certain of: c - 1 for every k, with room for the final rounding."""
+
+_WIDER = 5
+"""Moduli that the third rung has more than the first."""
+
+_CERTIFIED_BITS = 3.25
+"""What data with exponents of ordinary spread need above the bits of equal magnitudes."""
 
 _MANTISSA_ROUNDING = (1 + Fraction(1, 2**14)) ** 2
 
@@ -234,7 +292,7 @@ _ENVIRONMENT = "JAX_OZAKI_CONTRACT"
 def _process_default() -> Contract:
     text = os.environ.get(_ENVIRONMENT)
     if not text:
-        return Contract.mantissa(53)
+        return Contract.componentwise("sqrt_k")
     try:
         return Contract.parse(text)
     except ValueError as error:

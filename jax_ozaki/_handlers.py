@@ -14,20 +14,22 @@ from jax import Array, lax
 
 from . import _ffi, _moduli
 from ._compat import initialized_platforms
+from ._ladder_handlers import LadderHandlers
 from ._operand import Axis, Operand
 from ._plan import padded, padded_k, workspace_size
 
 
-class Handlers:
+class Handlers(LadderHandlers):
     """The stages as FFI calls, for the platforms that have handlers."""
 
     def __init__(self, scratch_bytes: Callable[[Operand], int]) -> None:
         self._scratch_bytes = scratch_bytes
 
-    def _call(self, stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
-        # Attributes are typed exactly: every one an int64.
-        return jax.ffi.ffi_call(_ffi.target(stage), results)(
-            *operands, **{name: np.int64(value) for name, value in attributes.items()}
+    def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:
+        # Attributes are typed exactly: float32 as they are, every other one an int64.
+        return jax.ffi.ffi_call(_ffi.target(stage), results, input_output_aliases=aliases)(
+            *operands,
+            **{name: x if isinstance(x, np.float32) else np.int64(x) for name, x in attributes.items()},
         )
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
@@ -75,14 +77,14 @@ class CudaHandlers(Handlers):
         self._partial_crt = _choice("JAX_OZAKI_CUDA_EPILOGUE", ("residues", "partial_crt")) == "partial_crt"
         self._strassen = _choice("JAX_OZAKI_CUDA_STRASSEN", ("auto", "never", "always"))
 
-    def _call(self, stage: str, results: Any, *operands: Array, **attributes: int) -> Any:
+    def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:
         # Where there is no GPU, this lowers for another machine.
         if not _ffi.has_cuda() and "cuda" in initialized_platforms():
             raise RuntimeError(
                 f"jax has an NVIDIA GPU here, but jax_ozaki no CUDA kernels: {_ffi.build_info()['cuda_problem']}. "
                 "Install jax_ozaki again where a CUDA compiler (nvcc) is found, or use Contract.native()."
             )
-        return super()._call(stage, results, *operands, **attributes)
+        return super()._call(stage, results, *operands, aliases=aliases, **attributes)
 
     def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
         if summand or not self._partial_crt:

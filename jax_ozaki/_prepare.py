@@ -15,8 +15,7 @@ from ._compat import Primitive, ad, annotate_sharding, batching, dot_general_p, 
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, view
-from ._plan import blocks
-from ._primitive import bind, check, lower, lower_stages, transpose_lhs, transpose_rhs
+from ._primitive import bind, check, lower, lower_stages, product, transpose_lhs, transpose_rhs
 from ._stages import Quantized
 
 Side = Literal["lhs", "rhs"]
@@ -222,7 +221,7 @@ def _staged(
     *quantized: Array,
     stages: _stages.Stages,
     prepared: tuple[bool, bool],
-    moduli: int,
+    contract: Contract,
     dimension_numbers: DimensionNumbers,
     shape: tuple[int, ...],
     workspace_bytes: int,
@@ -237,8 +236,7 @@ def _staged(
         return _stages.Rows(operand, _grouped(Quantized(*leaves), of_x, operand) if leaves else None)
 
     rows, columns = map(rows_of, (lhs, rhs), groups, _split(quantized, prepared))
-    block = blocks(moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    return lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)
 
 
 def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantized:
@@ -259,10 +257,10 @@ def _grouped(quantized: Quantized, groups: Groups, operand: Operand) -> Quantize
     )
 
 
-def _lower(ctx: Any, *operands: Any, stages: _stages.Stages, contract: Contract, **params: Any) -> Any:
-    del contract
-    product = partial(_staged, stages=stages, shape=ctx.avals_out[0].shape, **params)
-    (result,) = lower_stages(product, ctx, *operands)
+def _lower(ctx: Any, *operands: Any, stages: _stages.Stages, moduli: int, **params: Any) -> Any:
+    del moduli
+    multiply = partial(_staged, stages=stages, shape=ctx.avals_out[0].shape, **params)
+    (result,) = lower_stages(multiply, ctx, *operands)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 

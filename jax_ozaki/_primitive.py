@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _stages
+from . import _dimensions, _ladder, _stages
 from ._compat import (
     Primitive,
     ad,
@@ -89,9 +89,9 @@ def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Con
             raise TypeError(f"{name} has the symbolic shape {operand.shape}: an emulated product needs known sizes.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(extents.k)
+    contract.modulus_count(extents.k)
     if 0 not in extents:
-        blocks(moduli, *extents, budget=workspace_bytes)
+        blocks(contract.workspace_moduli(extents.k), *extents, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -197,10 +197,20 @@ def staged(
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
         return jnp.zeros(shape, jnp.float64)
-    moduli = contract.modulus_count(extents.k)
     rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
-    block = blocks(moduli, *extents, budget=workspace_bytes)
-    return lax.reshape(_stages.product(stages, rows, columns, moduli, block, workspace_bytes), shape)
+    return lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)
+
+
+def product(
+    stages: _stages.Stages, lhs: _stages.Rows, rhs: _stages.Rows, contract: Contract, workspace_bytes: int
+) -> Array:
+    """The product of rows and columns under ``contract``: float64[batch, m, n]."""
+    k = lhs.operand.k
+    extents = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, k
+    block = blocks(contract.workspace_moduli(k), *extents, budget=workspace_bytes)
+    if contract.certified:
+        return _ladder.product(stages, lhs, rhs, contract, block)
+    return _stages.product(stages, lhs, rhs, contract.modulus_count(k), block, workspace_bytes)
 
 
 def _lower(
@@ -218,8 +228,8 @@ def _lower(
     groups = _dimensions.groups(dimension_numbers, *(aval.ndim for aval in ctx.avals_in))
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
-    product = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    (result,) = lower_stages(partitioned(product, groups), ctx.replace(avals_in=avals), *values)
+    multiply = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    (result,) = lower_stages(partitioned(multiply, groups), ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 

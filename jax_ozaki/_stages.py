@@ -1,23 +1,25 @@
 """The pipeline of a product, built out of one call a stage.
 
 Stages are separate calls in the HLO: XLA owns every buffer of residues and merges equal
-quantizations. A platform without handlers runs the stages of ``_reference`` instead.
+quantizations. A platform without handlers runs the stages of ``_reference`` instead, with those of certified products in ``_ladder_reference``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from . import _moduli, _reference
+from . import _ladder_reference, _moduli
 from ._handlers import CudaHandlers, Handlers
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
+from ._rungs import Certified, RungMap
 
 
 class Quantized(NamedTuple):
@@ -54,6 +56,46 @@ class Stages(Protocol):
         self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int
     ) -> Array: ...
 
+    # Of certified products; see _ladder_reference.
+    def planes(
+        self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
+    ) -> Array: ...
+    def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array: ...
+    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap: ...
+    def certify_fine(
+        self,
+        sums: Array,
+        known: RungMap,
+        lhs: Certified,
+        rhs: Certified,
+        lhs_wide: Array,
+        rhs_wide: Array,
+        *,
+        all_k: bool,
+        tau_half: np.float32,
+    ) -> RungMap: ...
+    def ladder_residues(
+        self, operand: Operand, scale: Array, moduli: int, count: Array, tiles: Array, *, side: int, rungs: int
+    ) -> Array: ...
+    def ladder_mma(self, lhs: Array, rhs: Array, count: Array, tiles: Array, *, rungs: int) -> Array: ...
+    def ladder_combine(
+        self,
+        v: Array,
+        lhs_scale: Array,
+        rhs_scale: Array,
+        lhs: Operand,
+        rhs: Operand,
+        count: Array,
+        rung: Array,
+        tiles: Array,
+        c: Array | None,
+        *,
+        rungs: int,
+    ) -> Array: ...
+    def ladder_sum(
+        self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
+    ) -> Array: ...
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -84,36 +126,44 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, b
     Blocks change no bit: scales are those of whole rows, and sums of residues are exact. ``budget``
     bounds what faster ways may take beyond the workspace of the blocks.
     """
-    batch, m, k = (lhs.operand.batch, lhs.operand.rows, lhs.operand.k)
-    n = rhs.operand.rows
-    if blocks == Blocks(batch, m, n, k):
-        unprepared = lhs.quantized is None and rhs.quantized is None
+    extents = Blocks(lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, lhs.operand.k)
+    if blocks == extents and lhs.quantized is None and rhs.quantized is None:
         operands = lhs.operand, rhs.operand
-        if unprepared and isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
+        if isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
             return stages.multiply_by_strassen(*operands, moduli)
-        return _multiply(stages, lhs.quantize(stages, moduli), rhs.quantize(stages, moduli))
+    if blocks.k == extents.k:
+        return in_blocks(lhs, rhs, blocks, lambda rows: rows.quantize(stages, moduli), partial(_multiply, stages))
+    multiply = partial(_multiply_k_blocks, stages, moduli=moduli, k_block=blocks.k)
+    return in_blocks(lhs, rhs, blocks, lambda rows: rows, multiply)
+
+
+def in_blocks(
+    lhs: Rows,
+    rhs: Rows,
+    blocks: Blocks,
+    quantize: Callable[[Rows], Rows],
+    multiply: Callable[[Rows, Rows], Array],
+) -> Array:
+    """``multiply(quantize(rows), quantize(columns))`` for every block of rows and columns."""
+    batch, m, n = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows
+    if (blocks.batch, blocks.m, blocks.n) == (batch, m, n):
+        return multiply(quantize(lhs), quantize(rhs))
 
     def batch_block(b: Array | int, size: int, c: Array) -> Array:
         a_batch, b_batch = lhs.block("b", b, size), rhs.block("b", b, size)
 
         def n_block(j: Array | int, size: int, c: Array) -> Array:
-            columns = b_batch.block("r", j, size)
-            if blocks.k == k:
-                columns = columns.quantize(stages, moduli)
+            columns = quantize(b_batch.block("r", j, size))
 
             def m_block(i: Array | int, size: int, c: Array) -> Array:
-                rows = a_batch.block("r", i, size)
-                if blocks.k == k:
-                    block = _multiply(stages, rows.quantize(stages, moduli), columns)
-                else:
-                    block = _multiply_k_blocks(stages, rows, columns, moduli, blocks.k)
+                block = multiply(quantize(a_batch.block("r", i, size)), columns)
                 return lax.dynamic_update_slice(c, block, (b, i, j))
 
-            return _over_blocks(m, blocks.m, m_block, c)
+            return over_blocks(m, blocks.m, m_block, c)
 
-        return _over_blocks(n, blocks.n, n_block, c)
+        return over_blocks(n, blocks.n, n_block, c)
 
-    return _over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), jnp.float64))
+    return over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), jnp.float64))
 
 
 def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
@@ -136,11 +186,11 @@ def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_bloc
         return jnp.stack(planes, axis=1).astype(jnp.uint8)
 
     shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
-    v = _over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
+    v = over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
     return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
 
 
-def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
+def over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
     """Fold ``body(start, block size, carry)`` over the blocks of an axis; the last is as short as needed."""
     full, tail = divmod(size, block)
     if full == 1:
@@ -153,4 +203,4 @@ def _over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array]
 @cache
 def by_platform() -> dict[str | None, Stages]:
     """The stages of each lowering platform; None stands for every other platform."""
-    return {"cpu": Handlers(lambda operand: 0), "cuda": CudaHandlers(), None: _reference}
+    return {"cpu": Handlers(lambda operand: 0), "cuda": CudaHandlers(), None: _ladder_reference}

@@ -1,0 +1,223 @@
+"""Certified products: every output takes the first rung of a fixed ladder that is certain to keep the contract.
+
+    1  X from N1 moduli, certified by |A||B| from 7-bit magnitudes over a part of k
+    2  the same X, certified by 14-bit magnitudes over all of k, or by 0/1 masks where |A||B| = 0
+    3  X from N2 moduli, certified likewise
+    4  the products added up as integers
+
+Which rung that is depends on the output's own row and column, on k and on the contract, and is decided in
+exact arithmetic: the same bits in any batch, block or tile, on any device. A stage works on the tiles that
+hold an output of its rungs. ``exact`` has rung 1 where both the row and the column fit the moduli without
+being rounded, and rung 4, correctly rounded, everywhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from . import _ladder_reference, _moduli, _reference, _rungs
+from ._contract import Contract
+from ._operand import Operand
+from ._plan import Blocks, padded
+from ._rungs import Certified, RungMap
+from ._stages import Rows, Stages, in_blocks, over_blocks
+
+
+class Decided(NamedTuple):
+    """The rung of every output, and what the rungs need."""
+
+    rung: Array
+    """uint8[batch, m, padded n]"""
+    tiles: Array
+    """uint8[batch, m tiles, n tiles]: the set of the rungs in a tile."""
+    worst: Array
+    """float32, shaped as the tiles: the largest certified error before the final rounding, in u |A||B|."""
+    lhs_wide: Array
+    rhs_wide: Array
+    """int32[batch, rows]: scales of the third rung."""
+
+
+def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Blocks) -> Array:
+    """C = A B under a certified contract, block by block: float64[batch, m, n].
+
+    Magnitudes are those of the whole k, which the blocks of k do not divide.
+    """
+    k = lhs.operand.k
+    moduli = contract.modulus_count(k)
+    if blocks.k < k:
+        return in_blocks(lhs, rhs, blocks, lambda rows: rows, lambda a, b: _multiply(stages, a, b, contract, blocks.k))
+    return in_blocks(
+        lhs, rhs, blocks, lambda rows: rows.quantize(stages, moduli), lambda a, b: _multiply(stages, a, b, contract, k)
+    )
+
+
+def _multiply(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, k_block: int) -> Array:
+    k = lhs.operand.k
+    a, b = (certified(stages, rows, contract) for rows in (lhs, rhs))
+    found = decide(stages, lhs.operand, rhs.operand, a, b, contract)
+    operands = lhs.operand, rhs.operand
+
+    moduli = contract.modulus_count(k)
+    count = modulus_count(a, b, moduli, exact_rows_only=contract.kind == "exact")
+    v = _residue_products(stages, lhs, rhs, a.scale, b.scale, moduli, count, found.tiles, _rungs.FIRST, k_block)
+    of_first = (count, found.rung, found.tiles)
+    c = stages.ladder_combine(v, a.scale, b.scale, *operands, *of_first, None, rungs=_rungs.FIRST)
+
+    tiles, rungs = found.tiles, 1 << _rungs.SUM
+    if contract.kind == "componentwise":
+        # The third rung's residues come when those of the first are gone.
+        c, tiles = lax.optimization_barrier((c, tiles))
+        wide = 1 << _rungs.WIDE
+        moduli = contract.wide_modulus_count(k)
+        scales = found.lhs_wide, found.rhs_wide
+        count = modulus_count(a._replace(scale=scales[0]), b._replace(scale=scales[1]), moduli)
+        unquantized = Rows(operands[0]), Rows(operands[1])
+        v = _residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
+        c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
+    return stages.ladder_sum(*operands, found.rung, tiles, c, rungs=rungs, exact=contract.kind == "exact")
+
+
+def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:
+    """Scales of the first rung and statistics of the rows."""
+    if rows.quantized:
+        return Certified(rows.quantized.scale, rows.quantized.statistics)
+    return Certified(*stages.stats(rows.operand, contract.modulus_count(rows.operand.k)))
+
+
+def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certified, contract: Contract) -> Decided:
+    """The rung of every output."""
+    if contract.kind == "exact":
+        exact = _is_exact(a)[:, :, None] & _is_exact(b)[:, None, :]
+        rung = jnp.where(exact, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
+        known = _ladder_reference.rung_map(rung, jnp.zeros(rung.shape, jnp.float32))
+        return Decided(*known, a.scale, b.scale)
+
+    tau_half = _tau_half(contract, lhs.k)
+
+    def sums(tiles: Array, planes: int) -> Array:
+        step, rungs = _rungs.plane_step(lhs.k, planes), 1 << _rungs.UNDECIDED
+        of_lhs, of_rhs = (
+            stages.planes(x, rows.statistics, tiles, side=side, planes=planes, step=step, rungs=rungs)
+            for side, (x, rows) in enumerate(((lhs, a), (rhs, b)))
+        )
+        return stages.magnitude(of_lhs, of_rhs, tiles, rungs=rungs)
+
+    everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint8)
+    coarse = stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half)
+    wide = contract.wide_modulus_count(lhs.k)
+    lhs_wide, rhs_wide = (_scale(rows, wide) for rows in (a, b))
+    all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1
+    fine_sums = sums(coarse.tiles, _rungs.FINE_PLANES)
+    fine = stages.certify_fine(fine_sums, coarse, a, b, lhs_wide, rhs_wide, all_k=all_k, tau_half=tau_half)
+    return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), lhs_wide, rhs_wide)
+
+
+def _tau_half(contract: Contract, k: int) -> np.float32:
+    """(c - 1) (1 - 2^-16) / 2, rounded down."""
+    c = contract.error_factor(k)
+    assert c is not None
+    exact = (Fraction(c) - 1) * (1 - Fraction(1, 2**16)) / 2
+    nearest = np.float32(min(float(exact), float(np.finfo(np.float32).max)))
+    return nearest if Fraction(float(nearest)) <= exact else np.nextafter(nearest, np.float32(0))
+
+
+def _is_exact(rows: Certified) -> Array:
+    """Whether the rows' integers are the elements themselves, or the row is classified by its special values."""
+    _, lsb, _, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
+    return (rows.scale >= -lsb) | (nnz == 0) | (rows.scale <= _reference.SCALE_INF)
+
+
+def _scale(rows: Certified, moduli: int) -> Array:
+    """The scales for another number of moduli."""
+    emax, lsb, sumsq, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
+    scale = _reference._scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, jnp.uint64), nnz, moduli)
+    return jnp.where(rows.scale <= _reference.SCALE_INF, rows.scale, scale.astype(jnp.int32))
+
+
+# The modulus count. |X_ij| is at most the product of the norms of the row's and the column's integers; their
+# logarithms here are integers in units of 1/256, rounded up.
+
+_UNITS = 256
+_LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
+
+
+def modulus_count(a: Certified, b: Certified, moduli: int, *, exact_rows_only: bool = False) -> Array:
+    """int32[1], the fewest of ``moduli`` moduli, whose scales the rows have, that hold every X; few-bit operands
+    need few. With ``exact_rows_only`` every X of rows and columns that are not rounded."""
+    return jnp.maximum(_count(a, b, moduli, exact_rows_only).max(), _moduli.MIN_MODULI)[None]
+
+
+def _count(a: Certified, b: Certified, moduli: int, exact_rows_only: bool) -> Array:
+    """The same for every batch element, 0 where no X is nonzero."""
+    largest = [_log_norm(rows, moduli, exact_rows_only).max(1) for rows in (a, b)]
+    total, needed = largest[0] + largest[1], jnp.full(largest[0].shape, _moduli.MIN_MODULI, jnp.int32)
+    for n in range(_moduli.MIN_MODULI, moduli):
+        needed += total > math.floor(2 * _UNITS * _log2_bound(n))
+    nothing = (largest[0] < 0) | (largest[1] < 0)
+    return jnp.where(nothing, 0, needed)
+
+
+def _log2_bound(moduli: int) -> float:
+    mantissa, exponent = _moduli.bound(moduli)
+    return math.log2(mantissa) + exponent
+
+
+_NOTHING = -(2**40)
+
+
+def _log_norm(rows: Certified, moduli: int, exact_rows_only: bool) -> Array:
+    """A bound on log2 of the norm of every row's integers."""
+    emax, _, sumsq, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
+    special = rows.scale <= _reference.SCALE_INF
+    length = _reference._bit_length(sumsq.astype(jnp.uint64))
+    fraction = _reference._ceil_shift_right(
+        _reference._shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
+    ).astype(jnp.int64)
+    squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
+    exact = -(-squared // 2) + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
+    rounded = _NOTHING if exact_rows_only else math.ceil(_UNITS * _log2_bound(moduli))
+    bound = jnp.where(_is_exact(rows), exact, rounded)
+    return jnp.where(special | (nnz == 0), _NOTHING, bound)
+
+
+def _residue_products(
+    stages: Stages,
+    lhs: Rows,
+    rhs: Rows,
+    lhs_scale: Array,
+    rhs_scale: Array,
+    moduli: int,
+    count: Array,
+    tiles: Array,
+    rungs: int,
+    k_block: int,
+) -> Array:
+    """v for ``ladder_combine``. Residues of blocks of k add up modulo each p."""
+    scales = lhs_scale, rhs_scale
+
+    def product(a: Rows, b: Rows) -> Array:
+        residues: list[Any] = [
+            rows.quantized.residues
+            if rows.quantized
+            else stages.ladder_residues(rows.operand, scale, moduli, count, tiles, side=side, rungs=rungs)
+            for side, (rows, scale) in enumerate(zip((a, b), scales, strict=True))
+        ]
+        return stages.ladder_mma(*residues, count, tiles, rungs=rungs)
+
+    if k_block >= lhs.operand.k:
+        return product(lhs, rhs)
+
+    def accumulate(start: Array | int, size: int, total: Array) -> Array:
+        v = product(lhs.block("k", start, size), rhs.block("k", start, size))
+        sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
+        planes = [sums[:, i] % p for i, p in enumerate(_moduli.MODULI[:moduli])]
+        return jnp.stack(planes, axis=1).astype(jnp.uint8)
+
+    shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
+    return over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))

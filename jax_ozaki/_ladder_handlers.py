@@ -1,0 +1,124 @@
+"""The stages of certified products as FFI calls: shapes, dtypes and attributes of the handlers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from . import _rungs
+from ._operand import Axis, Operand
+from ._plan import padded, padded_k
+from ._rungs import Certified, RungMap
+
+_type = jax.ShapeDtypeStruct
+_AXES: tuple[Axis, ...] = ("b", "r", "k")
+
+
+class LadderHandlers:
+    """What ``Handlers`` have for certified products; ``_ladder_reference`` says what the stages compute."""
+
+    def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:
+        raise NotImplementedError
+
+    def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
+        """What a matrix kernel needs to find the flagged tiles of its outputs."""
+        del batch, m, n
+        return _type((0,), jnp.uint8)
+
+    def planes(
+        self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
+    ) -> Array:
+        kq = padded_k(_rungs.kept(operand.k, step))
+        result = _type((operand.batch, planes, operand.rows, kq), jnp.uint8)
+        attributes = {"side": side, "rungs": rungs, "step": step}
+        return self._call("planes", result, operand.array, table, tiles, **attributes, **_layout(operand))
+
+    def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array:
+        return self._matrix_product("magnitude", jnp.int32, lhs, rhs, tiles, rungs=rungs)
+
+    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
+        results = _rung_types(lhs.scale, rhs.scale)
+        return RungMap(*self._call("certify", results, sums, *lhs, *rhs, n=rhs.scale.shape[1], tau_half=tau_half))
+
+    def certify_fine(
+        self,
+        sums: Array,
+        known: RungMap,
+        lhs: Certified,
+        rhs: Certified,
+        lhs_wide: Array,
+        rhs_wide: Array,
+        *,
+        all_k: bool,
+        tau_half: np.float32,
+    ) -> RungMap:
+        operands = (sums, known.rung, known.tiles, *lhs, *rhs, lhs_wide, rhs_wide)
+        attributes = {"n": rhs.scale.shape[1], "all_k": all_k, "tau_half": tau_half}
+        results = _rung_types(lhs.scale, rhs.scale)
+        return RungMap(*self._call("certify_fine", results, *operands, aliases={1: 0, 2: 1}, **attributes))
+
+    def ladder_residues(
+        self, operand: Operand, scale: Array, moduli: int, count: Array, tiles: Array, *, side: int, rungs: int
+    ) -> Array:
+        result = _type((operand.batch, moduli, operand.rows, padded_k(operand.k)), jnp.uint8)
+        operands = (operand.array, scale, count, tiles)
+        return self._call("ladder_residues", result, *operands, side=side, rungs=rungs, **_layout(operand))
+
+    def ladder_mma(self, lhs: Array, rhs: Array, count: Array, tiles: Array, *, rungs: int) -> Array:
+        return self._matrix_product("ladder_mma", jnp.uint8, lhs, rhs, count, tiles, rungs=rungs)
+
+    def _matrix_product(self, stage: str, dtype: Any, lhs: Array, rhs: Array, *flags: Array, rungs: int) -> Array:
+        batch, planes, m, _ = lhs.shape
+        n = rhs.shape[2]
+        results = (_type((batch, planes, m, padded(n)), dtype), self._flag_scratch(batch, m, n))
+        return self._call(stage, results, lhs, rhs, *flags, rungs=rungs)[0]
+
+    def ladder_combine(
+        self,
+        v: Array,
+        lhs_scale: Array,
+        rhs_scale: Array,
+        lhs: Operand,
+        rhs: Operand,
+        count: Array,
+        rung: Array,
+        tiles: Array,
+        c: Array | None,
+        *,
+        rungs: int,
+    ) -> Array:
+        operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array, count, rung, tiles)
+        earlier, aliases = ((), {}) if c is None else ((c,), {len(operands): 0})
+        attributes = {"rungs": rungs, "moduli": v.shape[1], **_strides(lhs, rhs)}
+        return self._call("ladder_combine", _result(lhs, rhs), *operands, *earlier, aliases=aliases, **attributes)
+
+    def ladder_sum(
+        self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
+    ) -> Array:
+        operands = (lhs.array, rhs.array, rung, tiles, c)
+        attributes = {"rungs": rungs, "exact": exact, **_strides(lhs, rhs)}
+        return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={4: 0}, **attributes)
+
+
+def _layout(operand: Operand) -> dict[str, int]:
+    strides = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
+    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **strides}
+
+
+def _strides(lhs: Operand, rhs: Operand) -> dict[str, int]:
+    strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
+    return {"k": lhs.k, **strides}
+
+
+def _rung_types(lhs_scale: Array, rhs_scale: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+    (batch, m), (_, n) = lhs_scale.shape, rhs_scale.shape
+    of_tiles = (batch, _rungs.tiles(m), _rungs.tiles(n))
+    return _type((batch, m, padded(n)), jnp.uint8), _type(of_tiles, jnp.uint8), _type(of_tiles, jnp.float32)
+
+
+def _result(lhs: Operand, rhs: Operand) -> jax.ShapeDtypeStruct:
+    return _type((lhs.batch, lhs.rows, rhs.rows), jnp.float64)

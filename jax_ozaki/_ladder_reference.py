@@ -1,0 +1,336 @@
+"""The stages of certified products, in pure JAX: the definition of every rung, its decision and its result.
+
+As in ``_reference``, each has the signature and the result of the FFI handler of its name. What belongs to
+tiles that are not flagged may hold anything, so work that no tile needs is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from . import _reference, _rungs
+from ._operand import Operand
+from ._plan import padded, padded_k
+from ._reference import combine, grouped_mma, quantize, residues, stats
+from ._rungs import Certified, RungMap
+
+__all__ = [
+    "certify", "certify_fine", "combine", "grouped_mma", "ladder_combine", "ladder_mma", "ladder_residues",
+    "ladder_sum", "magnitude", "planes", "quantize", "residues", "stats",
+]  # fmt: skip
+
+_f32, _i32, _i64, _u8, _u64 = jnp.float32, jnp.int32, jnp.int64, jnp.uint8, jnp.uint64
+
+
+def _where_needed(tiles: Array, rungs: int, compute: Callable[[], Array]) -> Array:
+    """``compute()`` if any tile is flagged, else zeros."""
+    shape = jax.eval_shape(compute)
+    return lax.cond(((tiles & _u8(rungs)) != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
+
+
+def _tail(n: int, axes: int) -> list[tuple[int, int]]:
+    return [(0, 0)] * (axes - 1) + [(0, padded(n) - n)]
+
+
+# Magnitudes: S_lo <= |A||B|.
+
+
+def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int) -> Array:
+    """floor(|a| 2^(bits - emax)) over a subset of k: uint8[batch, planes, rows, padded k].
+
+    One plane of 7 bits; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
+    two sides (0 lhs, 1 rhs) multiply: high high, high low, low high, mask mask.
+    """
+
+    def compute() -> Array:
+        blocks = -(-operand.k // _rungs.PLANE_BLOCK)
+        x = operand.canonical()
+        whole = jnp.pad(x, [(0, 0), (0, 0), (0, blocks * _rungs.PLANE_BLOCK - operand.k)])
+        kept = whole.reshape(*x.shape[:2], blocks, _rungs.PLANE_BLOCK)[:, :, ::step]
+        x = kept.reshape(*x.shape[:2], -1)[..., : _rungs.kept(operand.k, step)]
+        _, significand, exponent, _ = _reference._decompose(x)
+        significand = jnp.where((table[..., 4] != 0)[..., None], 0, significand)
+        bits = _rungs.COARSE_BITS if planes == _rungs.COARSE_PLANES else _rungs.FINE_BITS
+        magnitude = _reference._shift_left(significand, exponent + bits - table[..., :1])
+        if planes == _rungs.COARSE_PLANES:
+            stack = [magnitude]
+        else:
+            high, low = magnitude >> 7, magnitude & 127
+            stack = [high, *((high, low) if side == 0 else (low, high)), (significand > 0).astype(_u64)]
+        tail = padded_k(x.shape[-1]) - x.shape[-1]
+        return jnp.pad(jnp.stack(stack, axis=1).astype(_u8), [(0, 0), (0, 0), (0, 0), (0, tail)])
+
+    return _where_needed(tiles, rungs, compute)
+
+
+def magnitude(lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array:
+    """The products of planes: int32[batch, planes, m, padded n]."""
+
+    def compute() -> Array:
+        sums = lax.dot_general(lhs.astype(_i32), rhs.astype(_i32), (((3,), (3,)), ((0, 1), (0, 1))))
+        return jnp.pad(sums, _tail(rhs.shape[2], 4))
+
+    return _where_needed(tiles, rungs, compute)
+
+
+# Certificates. All is float32 whose products are exact but for one, so that no contraction of operations
+# changes a decision; see ffi/common/certificate.h for the bound.
+
+
+def _power_of_two(exponent: Array) -> Array:
+    return lax.bitcast_convert_type(((jnp.clip(exponent, -126, 127) + 127) << 23).astype(_i32), _f32)
+
+
+def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, Array]:
+    """(half norm, unit, rounded, special) of every row."""
+    scale = rows.scale.astype(_i64)
+    emax, lsb, _, nnz, _, sumabs = jnp.moveaxis(rows.statistics, -1, 0)
+    special = rows.scale <= _reference.SCALE_INF
+    exponent = jnp.where(special, 0, emax + scale)
+    dropped = jnp.maximum(_reference._bit_length(sumabs.astype(_u64)) - 24, 0)
+    total = -(-sumabs >> dropped) << dropped  # 24 bits, rounded up
+    half_norm = total.astype(_f32) * _power_of_two(exponent - 17) + nnz.astype(_f32) * _f32(0.125)
+    unit = _power_of_two(exponent - plane_bits - 26)
+    return half_norm, unit, (nnz != 0) & (scale < -lsb) & ~special, special
+
+
+def _certificate(lhs: Certified, rhs: Certified, plane_bits: int, magnitude: Array, tau_half: Any) -> Any:
+    """Whether |X 2^-(mu + nu) - AB| <= (c - 1) u |A||B| is certain, and where it is, its factor of u |A||B|."""
+    half_row, unit_row, row_rounded, row_special = (x[..., :, None] for x in _row_bound(lhs, plane_bits))
+    half_column, unit_column, column_rounded, column_special = (x[..., None, :] for x in _row_bound(rhs, plane_bits))
+    error = jnp.where(row_rounded, half_column, 0) + jnp.where(column_rounded, half_row, 0)
+    bound = magnitude.astype(_f32) * unit_row * unit_column
+    free = row_special | column_special | (error == 0)
+    holds = free | (error <= bound * tau_half)
+    ratio = jnp.where(holds & ~free, error / (_f32(0.5) * jnp.where(bound == 0, 1, bound)), 0)
+    return holds, ratio
+
+
+def _tiles(x: Array, reduce: Callable[[Array], Array]) -> Array:
+    """Reduces [batch, m, n] to one value a tile."""
+    batch, m, n = x.shape
+    shape = (batch, _rungs.tiles(m), _rungs.TILE, _rungs.tiles(n), _rungs.TILE)
+    tails = [(0, 0), (0, shape[1] * _rungs.TILE - m), (0, shape[3] * _rungs.TILE - n)]
+    tiled = jnp.moveaxis(jnp.pad(x, tails).reshape(shape), 2, 3)
+    return reduce(tiled.reshape(*tiled.shape[:3], -1))
+
+
+def rung_map(rung: Array, ratio: Array) -> RungMap:
+    """The map of rungs, uint8[batch, m, n]."""
+    sets = _tiles(_u8(1) << rung, lambda tile: lax.reduce_or(tile, (3,)))
+    return RungMap(jnp.pad(rung, _tail(rung.shape[2], 3)), sets, _tiles(ratio, lambda tile: tile.max(-1)))
+
+
+def certify(sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
+    """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere."""
+    holds, ratio = _certificate(lhs, rhs, _rungs.COARSE_BITS, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
+    return rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
+
+
+def certify_fine(
+    sums: Array,
+    known: RungMap,
+    lhs: Certified,
+    rhs: Certified,
+    lhs_wide: Array,
+    rhs_wide: Array,
+    *,
+    all_k: bool,
+    tau_half: np.float32,
+) -> RungMap:
+    """Rung 2 where fine magnitudes certify an undecided output or no product of it is nonzero, 3 where they do with
+    the scales of more moduli, else 4."""
+    n = rhs.scale.shape[1]
+    high, high_low, low_high, mask = (sums[:, i, :, :n].astype(_i64) for i in range(_rungs.FINE_PLANES))
+    magnitude = (high << 14) + ((high_low + low_high) << 7)
+    zero = (mask == 0) if all_k else jnp.zeros(mask.shape, bool)
+    narrow, narrow_ratio = _certificate(lhs, rhs, _rungs.FINE_BITS, magnitude, tau_half)
+    wide = (rows._replace(scale=scale) for rows, scale in ((lhs, lhs_wide), (rhs, rhs_wide)))
+    holds, wide_ratio = _certificate(*wide, _rungs.FINE_BITS, magnitude, tau_half)
+    found = jnp.where(zero | narrow, _rungs.FINE, jnp.where(holds, _rungs.WIDE, _rungs.SUM)).astype(_u8)
+    ratio = jnp.where(zero, 0, jnp.where(narrow, narrow_ratio, wide_ratio))
+    undecided = known.rung[..., :n] == _rungs.UNDECIDED
+    return rung_map(jnp.where(undecided, found, known.rung[..., :n]), jnp.where(undecided, ratio, 0))
+
+
+# The first three rungs. X from the first `count` moduli is X from all of them, which are multiplied here.
+
+
+def ladder_residues(
+    operand: Operand, scale: Array, moduli: int, count: Array, tiles: Array, *, side: int, rungs: int
+) -> Array:
+    """As ``residues``; those of the first ``count`` moduli are needed."""
+    del count, side
+    return _where_needed(tiles, rungs, lambda: residues(operand, scale, moduli))
+
+
+def ladder_mma(lhs: Array, rhs: Array, count: Array, tiles: Array, *, rungs: int) -> Array:
+    """As ``grouped_mma``, of ``count`` moduli."""
+    del count
+    return _where_needed(tiles, rungs, lambda: grouped_mma(lhs, rhs))
+
+
+def ladder_combine(
+    v: Array,
+    lhs_scale: Array,
+    rhs_scale: Array,
+    lhs: Operand,
+    rhs: Operand,
+    count: Array,
+    rung: Array,
+    tiles: Array,
+    c: Array | None,
+    *,
+    rungs: int,
+) -> Array:
+    """As ``combine``, for the outputs of ``rungs``; the others are those of ``c``, if there is one."""
+    del count
+    value = _where_needed(tiles, rungs, lambda: combine(v, lhs_scale, rhs_scale, lhs, rhs, v.shape[1]))
+    return _select(value, c, rung, rungs)
+
+
+def _select(value: Array, c: Array | None, rung: Array, rungs: int) -> Array:
+    chosen = (_u8(1) << rung[..., : value.shape[2]]) & _u8(rungs) != 0
+    return jnp.where(chosen, value, jnp.zeros_like(value) if c is None else c)
+
+
+# The last rung: the products added up as integers, in units of 2^(T - 94), T the largest sum of the exponents
+# of a product's factors; see ffi/common/accumulate.h.
+
+_WINDOW = 94
+_NONE = -(1 << 20)
+_LOWEST, _DIGITS = -2272, 138
+
+
+def ladder_sum(
+    lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
+) -> Array:
+    """AB to within k 2^-92 |A||B|, rounded; or correctly rounded, if ``exact``."""
+
+    def compute() -> Array:
+        a, b = (_normalise(x.canonical()) for x in (lhs, rhs))
+
+        def pair(h: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            """Element h of every row and of every column, along the axes of the result."""
+            at = [[lax.dynamic_index_in_dim(x, h, 2, keepdims=False) for x in side] for side in (a, b)]
+            return tuple(x[:, :, None] for x in at[0]), tuple(x[:, None, :] for x in at[1])
+
+        def top(h: Array, largest: Array) -> Array:
+            (_, _, e), (_, _, f) = pair(h)
+            return jnp.maximum(largest, e + f)
+
+        def add(h: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            (s, x, e), (t, y, f) = pair(h)
+            some = e + f > _NONE // 2
+            term, lost = _shift_right(_multiply(x, y), jnp.where(some, 106 - _WINDOW + largest - e - f, 128))
+            high, low = _add(carry[:2], _negate_where(s != t, term))
+            return high, low, carry[2] | (lost & some)
+
+        shape = (lhs.batch, lhs.rows, rhs.rows)
+        largest = lax.fori_loop(0, lhs.k, top, jnp.full(shape, 2 * _NONE, _i64))
+        zero = jnp.zeros(shape, _u64)
+        high, low, cut = lax.fori_loop(0, lhs.k, add, (zero, zero, jnp.zeros(shape, bool)))
+        largest = jnp.where(largest > _NONE // 2, largest, 0)
+
+        def rounded(units: int) -> Array:
+            shift = (_u64((units >> 64) & 0xFFFFFFFFFFFFFFFF), _u64(units & 0xFFFFFFFFFFFFFFFF))
+            total = _add((high, low), shift)
+            negative = total[0] >> 63 == 1
+            up, down = _negate_where(negative, total)
+            limbs = [down & 0xFFFFFFFF, down >> 32, up & 0xFFFFFFFF, up >> 32]
+            return _reference._round_to_float64(negative, limbs, largest - _WINDOW)
+
+        if not exact:
+            return rounded(0)
+        below, above = (lax.bitcast_convert_type(rounded(units), _u64) for units in (-lhs.k, lhs.k))
+        chosen = (_u8(1) << rung[..., : rhs.rows]) & _u8(rungs) != 0
+        unsettled = chosen & cut & (below != above)
+        return lax.cond(
+            unsettled.any(),
+            lambda: jnp.where(unsettled, _superaccumulate(pair, lhs.k, shape), rounded(0)),
+            lambda: rounded(0),
+        )
+
+    return _select(_where_needed(tiles, rungs, compute), c, rung, rungs)
+
+
+def _normalise(x: Array) -> tuple[Array, Array, Array]:
+    """(negative, fraction, exponent): |x| = fraction 2^(exponent - 53), 2^52 <= fraction < 2^53."""
+    negative, significand, exponent, _ = _reference._decompose(x)
+    length = _reference._bit_length(significand)
+    fraction = jnp.where(significand > 0, significand << (53 - length).astype(_u64), 0)
+    return negative, fraction, jnp.where(significand > 0, exponent + length, _NONE)
+
+
+Wide = tuple[Array, Array]
+"""A 128-bit integer in two's complement: high and low words, uint64."""
+
+
+def _multiply(x: Array, y: Array) -> Wide:
+    """The product of integers below 2^53."""
+    x1, x0, y1, y0 = x >> 32, x & 0xFFFFFFFF, y >> 32, y & 0xFFFFFFFF
+    middle = x1 * y0 + x0 * y1  # below 2^54
+    low = x0 * y0
+    total = low + (middle << 32)
+    return x1 * y1 + (middle >> 32) + (total < low), total
+
+
+def _shift_right(x: Wide, shift: Array) -> tuple[Wide, Array]:
+    """x 2^-shift rounded down, and whether that lost anything, for x >= 0 and shift >= 0."""
+    high, low = x
+    shifted = _reference._shift_left(high, -shift), (
+        _reference._shift_left(low, -shift) | _reference._shift_left(high, 64 - shift)
+    )
+    back = _reference._shift_left(shifted[0], shift) | _reference._shift_left(shifted[1], shift - 64)
+    return shifted, (back != high) | (_reference._shift_left(shifted[1], shift) != low)
+
+
+def _add(x: Wide, y: Wide) -> Wide:
+    low = x[1] + y[1]
+    return x[0] + y[0] + (low < y[1]), low
+
+
+def _negate_where(condition: Array, x: Wide) -> Wide:
+    low = ~x[1] + 1
+    high = ~x[0] + (low == 0)
+    return jnp.where(condition, high, x[0]), jnp.where(condition, low, x[1])
+
+
+def _superaccumulate(pair: Callable[[Array], Any], k: int, shape: tuple[int, ...]) -> Array:
+    """The correctly rounded sum: every product in 32-bit digits of 2^(32 q - 2272), carried at the end."""
+    where = jnp.ix_(*map(jnp.arange, shape))
+
+    def add(h: Array, digits: Array) -> Array:
+        (s, x, e), (t, y, f) = pair(h)
+        lowest = jnp.where(e + f > _NONE // 2, e + f - 106 - _LOWEST, 0)
+        high, low = _multiply(x, y)
+        shift = (lowest & 31).astype(_u64)
+        carried = jnp.zeros(shape, _u64)
+        for i, word in enumerate((low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32, _u64(0))):
+            piece = (word << shift) | carried
+            carried = piece >> 32
+            digit = (piece & 0xFFFFFFFF).astype(_i64)
+            digits = digits.at[(*where, (lowest >> 5) + i)].add(jnp.where(s != t, -digit, digit))
+        return digits
+
+    digits = lax.fori_loop(0, k, add, jnp.zeros((*shape, _DIGITS), _i64))
+
+    def carry(total: Array, digit: Array) -> tuple[Array, Array]:
+        total = total + digit
+        return total >> 32, total & 0xFFFFFFFF
+
+    nothing = jnp.zeros(shape, _i64)
+    top, digits = lax.scan(carry, nothing, jnp.moveaxis(digits, -1, 0))
+    negative = top < 0
+    _, digits = lax.scan(carry, nothing, jnp.where(negative, -digits, digits))
+    at = jnp.where(digits != 0, jnp.arange(_DIGITS)[:, None, None, None], 3).max(0) - 3
+    limbs = [jnp.take_along_axis(digits, at[None] + i, axis=0)[0].astype(_u64) for i in range(4)]
+    below = ((digits != 0) & (jnp.arange(_DIGITS)[:, None, None, None] < at)).any(0)
+    limbs[0] |= below.astype(_u64)
+    return _reference._round_to_float64(negative, limbs, 32 * at + _LOWEST)

@@ -1,0 +1,69 @@
+"""The rungs of a certified product's ladder, the tiles that share work and the part of k that bounds |A||B|.
+
+``ffi/common/certificate.h`` and ``planes.h`` have the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax import Array
+
+UNDECIDED, COARSE, FINE, WIDE, SUM = range(5)
+"""The rung that gives an output: 1 and 2 multiply modulo the first N1 moduli, certified by coarse and by
+fine magnitudes; 3 takes N2 moduli, 4 adds the products up as integers."""
+
+RUNGS = (COARSE, FINE, WIDE, SUM)
+
+FIRST = 1 << COARSE | 1 << FINE
+"""The rungs, as a set, that share the first product. Tiles hold the set of the rungs of their outputs."""
+
+TILE = 128
+"""Outputs of a tile, in either direction."""
+
+COARSE_PLANES, FINE_PLANES = 1, 4
+COARSE_BITS, FINE_BITS = 7, 14
+
+PLANE_BLOCK = 64
+"""Consecutive k that a magnitude product takes or leaves together."""
+
+_LONGEST_PLANE = 1 << 17  # 127^2 times that fits 32 bits
+_ENOUGH = 1 << 10  # from here half of k bounds |A||B| well enough
+
+
+def tiles(extent: int) -> int:
+    return -(-extent // TILE)
+
+
+def plane_step(k: int, planes: int) -> int:
+    """Of the blocks of k, every how many-th is summed."""
+    if planes == COARSE_PLANES and _ENOUGH <= k <= 2 * _LONGEST_PLANE:
+        return 2
+    return max(1, -(-k // _LONGEST_PLANE))
+
+
+def kept(k: int, step: int) -> int:
+    """How many k a magnitude product sums."""
+    blocks = -(-(-(-k // PLANE_BLOCK)) // step)
+    return PLANE_BLOCK * (blocks - 1) + min(PLANE_BLOCK, k - PLANE_BLOCK * step * (blocks - 1))
+
+
+class Certified(NamedTuple):
+    """What the rows of one operand bring to the certificates of their outputs."""
+
+    scale: Array
+    """int32[batch, rows]"""
+    statistics: Array
+    """int64[batch, rows, 6]"""
+
+
+class RungMap(NamedTuple):
+    """Which rung gives each output, tile by tile."""
+
+    rung: Array
+    """uint8[batch, m, padded n]; 0 is undecided, and the padding."""
+    tiles: Array
+    """uint8[batch, m tiles, n tiles]: the set of the rungs in a tile."""
+    worst: Array
+    """float32, shaped as the tiles: the largest certified error of the outputs decided last, in u |A||B|,
+    before the final rounding."""

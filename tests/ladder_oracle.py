@@ -1,0 +1,146 @@
+"""The ladder of certified contracts in Python integers and numpy's float32, independent of the package.
+
+With u = 2^-53, S = |A||B| and the integers A', B' and scales mu, nu of ``oracle``, an output is certain to obey
+|C - AB| <= c u S if E <= (c - 1) u S_lo 2^(mu + nu), where E = [row rounded] h + [column rounded] f bounds
+|X - AB 2^(mu + nu)|, f = sum |a| 2^mu / 2 + nonzeros / 8 for the row, h likewise for the column, and S_lo <= S comes from
+truncated magnitudes.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+import oracle
+
+F32 = np.float32
+
+
+def magnitudes(x, emax, bits):
+    """floor(|x| 2^(bits - emax)) of rows x[..., :], int64."""
+    significand, exponent = oracle.decompose(x)
+    shift = exponent + bits - emax[..., None]
+    down = np.clip(-shift, 0, 63)
+    return (abs(significand) >> down) << np.clip(shift, 0, 63)
+
+
+def subset(k, step):
+    return np.arange(k) // 64 % step == 0
+
+
+def coarse_step(k):
+    return 1 if k < 1024 else 2 if k <= 2**18 else -(-k // 2**17)
+
+
+def fine_step(k):
+    return 1 if k <= 2**17 else -(-k // 2**17)
+
+
+def tau_half(c):
+    exact = (Fraction(c) - 1) * (1 - Fraction(1, 2**16)) / 2
+    value = F32(min(float(exact), 3e38))
+    return value if Fraction(float(value)) <= exact else np.nextafter(value, F32(0))
+
+
+def rounded_up(x):
+    """int64 to float32, upwards."""
+    y = x.astype(F32)
+    return np.where(y.astype(np.float64) < x, np.nextafter(y, F32(np.inf)), y)
+
+
+def row_bounds(stats, scale, bits):
+    """(half norm, unit, rounded, special) of every row."""
+    special = oracle.is_sentinel(scale)
+    e = np.where(special, 0, stats.emax + scale)
+    half = rounded_up(stats.sumabs) * np.exp2((e - 17).astype(F32)) + stats.nnz.astype(F32) / F32(8)
+    rounded = (stats.nnz > 0) & (scale < -stats.lsb) & ~special
+    return half, np.exp2((e - bits - 26).astype(F32)), rounded, special
+
+
+def certify(rows, columns, magnitude, tau):
+    """Whether every output is certified, and the factor of u S of what it certifies before the final rounding."""
+    f, unit_row, row_rounded, row_special = (x[:, None] for x in rows)
+    h, unit_column, column_rounded, column_special = (x[None, :] for x in columns)
+    error = np.where(row_rounded, h, F32(0)) + np.where(column_rounded, f, F32(0))
+    bound = magnitude.astype(F32) * unit_row * unit_column
+    assert error.dtype == bound.dtype == F32
+    free = row_special | column_special | (error == 0)
+    holds = free | (error <= bound * tau)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return holds, np.where(free | ~holds, F32(0), error / (F32(0.5) * bound))
+
+
+def wide_count(n1):
+    return min(n1 + 5, 20)
+
+
+def rungs(a, b, c, n1):
+    """The rung of every output of a[m, k] b[k, n], and the worst certified factor."""
+    k = a.shape[1]
+    rows, columns = a, b.T
+    stats = [oracle.statistics(x) for x in (rows, columns)]
+    narrow, wide = ([oracle.scales(s, n) for s in stats] for n in (n1, wide_count(n1)))
+    planes = [np.where((s.flags > 0)[:, None], 0, x) for s, x in zip(stats, (rows, columns), strict=True)]
+
+    def bounds(scales, bits):
+        return [row_bounds(s, scale, bits) for s, scale in zip(stats, scales, strict=True)]
+
+    at = subset(k, coarse_step(k))
+    coarse = [magnitudes(x[:, at], s.emax, 7) for x, s in zip(planes, stats, strict=True)]
+    first, worst = certify(*bounds(narrow, 7), coarse[0] @ coarse[1].T, tau_half(c))
+
+    at = subset(k, fine_step(k))
+    (high, low), (up, down) = (
+        divmod(magnitudes(x[:, at], s.emax, 14), 128) for x, s in zip(planes, stats, strict=True)
+    )
+    fine = 2**14 * (high @ up.T) + 2**7 * (high @ down.T + low @ up.T)
+    masks = [(x[:, at] != 0) & np.isfinite(x[:, at]) for x in planes]
+    zero = (masks[0].astype(np.int64) @ masks[1].T.astype(np.int64) == 0) & (fine_step(k) == 1)
+    second, of_second = certify(*bounds(narrow, 14), fine, tau_half(c))
+    third, of_third = certify(*bounds(wide, 14), fine, tau_half(c))
+    rung = np.where(first, 1, np.where(zero | second, 2, np.where(third, 3, 4)))
+    factors = np.where(first, worst, np.where(zero, 0, np.where(second, of_second, of_third)))
+    return rung, factors.max(initial=0)
+
+
+def normalise(x):
+    """x = fraction 2^(exponent - 53) with 2^52 <= |fraction| < 2^53, as integers; x != 0."""
+    fraction, exponent = math.frexp(x)
+    return int(math.ldexp(fraction, 53)), exponent
+
+
+def windowed_sum(row, column):
+    terms = [(*normalise(x), *normalise(y)) for x, y in zip(row, column, strict=True) if x and y]
+    if not terms:
+        return 0.0
+    top = max(e + f for _, e, _, f in terms)
+    total = 0
+    for x, e, y, f in terms:
+        magnitude = abs(x * y) >> (12 + top - e - f)
+        total += magnitude if (x < 0) == (y < 0) else -magnitude
+    return oracle.round_to_float64(total, top - 94)
+
+
+def correctly_rounded(a, b):
+    """The true product of finite operands."""
+    x = oracle.integers(a) @ oracle.integers(b)
+    return np.vectorize(lambda t: oracle.round_to_float64(t, -2 * oracle.UNIT), otypes=[float])(x)
+
+
+def product(a, b, c, n1):
+    """a[m, k] b[k, n] under componentwise(c), whose first rung has n1 moduli; and the rungs."""
+    rung, _ = rungs(a, b, c, n1)
+    result, wide = (oracle.product(a, b, n) for n in (n1, wide_count(n1)))
+    result = np.where(rung == 3, wide, result)
+    for i, j in np.argwhere(rung == 4):
+        result[i, j] = windowed_sum(a[i], b[:, j])
+    return result, rung
+
+
+def exact_product(a, b):
+    """a[m, k] b[k, n] correctly rounded, special values classified."""
+    finite = np.isfinite(a).all(1)[:, None] & np.isfinite(b).all(0)
+    result = correctly_rounded(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0))
+    for i, j in np.argwhere(~finite):
+        result[i, j] = math.nan if np.isnan(a[i]).any() or np.isnan(b[:, j]).any() else oracle.special(a[i], b[:, j])
+    return result
