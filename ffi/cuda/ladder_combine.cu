@@ -40,8 +40,12 @@ __device__ __noinline__ uint64_t special_output(const Combine& args, int64_t bat
 
 template <int N>
 __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, int planes,
-                                              const Outputs& outputs) {
+                                              Outputs outputs) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  // Unknown from here on: what follows from them is computed in each body, not kept for all of
+  // them.
+  asm volatile(""
+               : "+r"(outputs.batch), "+r"(outputs.i), "+r"(outputs.column), "+r"(outputs.wanted));
   const int64_t batch = outputs.batch, i = outputs.i, column = outputs.column;
   const uint32_t wanted = outputs.wanted;
   uint2 v[N];
@@ -98,19 +102,19 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
   }
 }
 
-// The same from fewer moduli than the product has planes. A call: the bodies would share registers
-// with that of the kernel.
+// The number of moduli is the same for all threads: one of the bodies runs.
 template <int... kOffsets>
-__device__ __noinline__ void write_fewer(int count, const Combine& args, int64_t np, int planes,
-                                         Outputs outputs, std::integer_sequence<int, kOffsets...>) {
+__device__ __forceinline__ void write_counted(int count, const Combine& args, int64_t np,
+                                              int planes, const Outputs& outputs,
+                                              std::integer_sequence<int, kOffsets...>) {
   (void)((count == kMinModuli + kOffsets &&
           (write_outputs<kMinModuli + kOffsets>(args, np, planes, outputs), true)) ||
          ...);
 }
 
-template <int N>
-__global__ void __launch_bounds__(kThreads, N <= 15 ? 4 : 3)
-    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid) {
+template <int kMost>
+__global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
+    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   const int64_t m = args.product.a_layout.rows, n = args.product.b_layout.rows;
   const uint32_t row_block = blockIdx.x / grid.column_blocks;
   const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
@@ -130,22 +134,8 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 4 : 3)
   }
   if (wanted == 0) return;
   const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};
-  if (const int count = *args.count; count == N) {
-    write_outputs<N>(args.product, grid.np, N, outputs);
-  } else {
-    constexpr int kMost = N <= 15 ? 14 : kMaxModuli - 1;
-    write_fewer(count, args.product, grid.np, N, outputs,
+  write_counted(*args.count, args.product, grid.np, planes, outputs,
                 std::make_integer_sequence<int, kMost - kMinModuli + 1>());
-  }
-}
-
-using LadderCombineKernel = void (*)(LadderCombine, Grid);
-
-template <int... kOffsets>
-LadderCombineKernel kernel_for(int planes, std::integer_sequence<int, kOffsets...>) {
-  static constexpr LadderCombineKernel kKernels[] = {
-      ladder_combine_kernel<kMinModuli + kOffsets>...};
-  return kKernels[planes - kMinModuli];
 }
 
 }  // namespace
@@ -163,9 +153,8 @@ Status launch_ladder_combine(const LadderCombine& combine, int planes, cudaStrea
   const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
   if (blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
 
-  const auto kernel =
-      kernel_for(planes, std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid);
+  const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid, planes);
   return launch_status("ladder_combine_kernel");
 }
 
