@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = (batch * args.m + first_row) * np + column;
   const int32_t* const sums = args.sums + batch * (kPlanes - 1) * plane + first;
   constexpr int kBatch = 4 / kPlanes;  // rows whose sums are on their way at once
-  for (int begin = warp; begin < height && column < np; begin += kBatch * kWarps) {
+  for (int begin = warp; begin < height; begin += kBatch * kWarps) {
     int4 sum[kBatch][kPlanes];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -73,13 +73,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int p = 0; p < kPlanes; ++p) {
         const int32_t* const source = sums + p * plane + row * np;
-        sum[i][p] = row < height ? __ldcs(reinterpret_cast<const int4*>(source)) : int4{};
+        sum[i][p] = row < height && column < np ? __ldcs(reinterpret_cast<const int4*>(source)) : int4{};
       }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int row = begin + i * kWarps;
-      if (row >= height) break;
+      if (row >= height || column >= np) break;
       const int64_t at = first + row * np;
       uint32_t* const target = reinterpret_cast<uint32_t*>(args.rung + at);
       const uint32_t earlier = kFinePart ? *target : 0;
@@ -102,19 +102,21 @@ __global__ void __launch_bounds__(kThreads)
             decision = decide(rows[row].narrow, columns[e].narrow, sum_of(0, e), args.tau_half);
           }
           rung = decision.rung;
-          worst = fmaxf(worst, decision.ratio);
+          // Few ratios can be the largest: the others need no division.
+          const Certificate& by = decision.by;
+          if (by.error > 0.999f * worst * by.scale) worst = fmaxf(worst, by.ratio());
         }
         set |= 1u << rung;
         word |= rung << (8 * e);
       }
       *target = word;
     }
+    // Floats that are not negative are in the order of their bits.
+    worst = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(worst)));
   }
 
-  // Floats that are not negative are in the order of their bits.
   set = __reduce_or_sync(~0u, set);
-  const uint32_t largest = __reduce_max_sync(~0u, __float_as_uint(worst));
-  if (lane == 0) sets[warp] = set, worsts[warp] = largest;
+  if (lane == 0) sets[warp] = set, worsts[warp] = __float_as_uint(worst);
   __syncthreads();
   if (threadIdx.x >= kWarps) return;
   constexpr uint32_t kLanes = (1u << kWarps) - 1;

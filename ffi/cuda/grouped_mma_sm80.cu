@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
   };
   const uint32_t destination = stages + piece_offset(slot, piece);
 
-  auto scheduler = Work<kKind>::scheduler(args, blockIdx.x);
+  auto scheduler = tile_scheduler<kKind>(args, blockIdx.x);
   for (; !scheduler.done(); scheduler.next()) {
     const Tile tile = scheduler.tile();
     const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       __syncthreads();
 
       const Modulus& modulus = args.constants.modulus[moduli.first + part];
-      const uint32_t weights = Work<kKind>::weights(args, moduli.first + part);
+      const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
       uint32_t acc[S::kFragmentsM][S::kFragmentsN][4] = {};
 
       // Main loop: the fragments of the next 32 k are loaded while the last ones are multiplied.

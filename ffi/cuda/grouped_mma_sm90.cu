@@ -93,7 +93,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 
   // A cluster takes one tile of kCluster * kBlockM rows, a CTA its part of it.
   const uint32_t rank = S::kCluster > 1 ? ptx::cluster_cta_rank() : 0;
-  auto scheduler = Work<kKind>::scheduler(args, blockIdx.x / S::kCluster);
+  auto scheduler = tile_scheduler<kKind>(args, blockIdx.x / S::kCluster);
   const auto first_row = [&](const Tile& tile) {
     return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
   };
@@ -172,7 +172,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 
       for (int part = 0; part < moduli.count; ++part) {
         const Modulus& modulus = args.constants.modulus[moduli.first + part];
-        const uint32_t weights = Work<kKind>::weights(args, moduli.first + part);
+        const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
         typename Mma::Accumulator acc;
 
         // Main loop, one group of wgmmas in flight.
@@ -193,8 +193,9 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             ptx::wgmma_wait<1>();
             if (previous >= 0) release(previous);
             previous = ring.stage;
-            if (k == 0 && part == 0) {  // the next tile's divisions hide behind the matrix unit
-              scheduler.next();
+            // The next tile's divisions hide behind the matrix unit, and so does what they wait for.
+            if (k == 0 && part == 0) scheduler.next();
+            if (k == (is_flagged(kKind) ? min(1, k_tiles - 1) : 0) && part == 0) {
               next = scheduler.tile();
             }
             ring.advance();

@@ -60,36 +60,27 @@ constexpr WeightTable weight_table(std::integer_sequence<int, I...>) {
 __constant__ WeightTable kWeights =
     weight_table(std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
 
-// The tiles of a worker and what their epilogues need, by kind.
+// The tiles of a worker, by the kind of output, and the weights of their epilogues.
 template <MmaOutput kKind>
-struct Work {
-  using Scheduler = TileScheduler;
+__device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_t first) {
+  if constexpr (is_flagged(kKind)) {
+    const int count = args.count != nullptr ? *args.count : args.moduli;
+    return ListedTileScheduler(args.grid, args.list, args.moduli, count, first);
+  } else {
+    return TileScheduler(args.grid, first);
+  }
+}
 
-  static __device__ __forceinline__ Scheduler scheduler(const MmaArguments& args, uint32_t first) {
-    return Scheduler(args.grid, first);
-  }
-  static __device__ __forceinline__ uint32_t weights(const MmaArguments& args, int modulus) {
-    return args.constants.weights[modulus];
-  }
-};
+__device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments& args, const TileScheduler&,
+                                                     int modulus) {
+  return args.constants.weights[modulus];
+}
 
-struct FlaggedWork {
-  using Scheduler = ListedTileScheduler;
-
-  static __device__ __forceinline__ int count(const MmaArguments& args) {
-    return args.count != nullptr ? *args.count : args.moduli;
-  }
-  static __device__ __forceinline__ Scheduler scheduler(const MmaArguments& args, uint32_t first) {
-    return Scheduler(args.grid, args.list, args.moduli, count(args), first, args.grid.workers);
-  }
-  static __device__ __forceinline__ uint32_t weights(const MmaArguments& args, int modulus) {
-    return kWeights.at[count(args)][modulus];
-  }
-};
-template <>
-struct Work<MmaOutput::kFlaggedResidues> : FlaggedWork {};
-template <>
-struct Work<MmaOutput::kFlaggedSums> : FlaggedWork {};
+__device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments&,
+                                                     const ListedTileScheduler& scheduler,
+                                                     int modulus) {
+  return kWeights.at[scheduler.count()][modulus];
+}
 
 __device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);

@@ -7,57 +7,39 @@ namespace ozaki {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kItems = 4;  // of a thread, one after the other, at a time
+static_assert(kWarps == 32, "a warp adds up what the warps have found");
 
 // One CTA keeps the order without a second pass: the list is short beside what its tiles cost.
 __global__ void __launch_bounds__(kThreads)
     tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch,
                      TileList* list) {
-  __shared__ uint32_t of_warp[kWarps];
+  __shared__ uint32_t of_warp[2][kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all = batch * grid.tiles;
   uint32_t listed = 0;
-  for (uint32_t first = 0; first < all; first += kThreads * kItems) {
-    uint32_t found = 0;  // a bit an item
-#pragma unroll
-    for (int item = 0; item < kItems; ++item) {
-      const uint32_t index = first + threadIdx.x * kItems + item;
-      if (index >= all) break;
-      const uint32_t b = index / grid.tiles;
-      const Tile tile = tile_of(grid, b, index - b * grid.tiles);
-      const int64_t row = int64_t{tile.m} * grid.rows, column = int64_t{tile.n} * grid.columns;
-      const int64_t i_end = min(tiles_of(row + grid.rows), flagged.tiles_m);
-      const int64_t j_end = min(tiles_of(column + grid.columns), flagged.tiles_n);
-      bool any = false;
-      for (int64_t i = row / kTile; i < i_end; ++i) {
-        for (int64_t j = column / kTile; j < j_end; ++j) {
-          any |= flagged.at(b, i, j);
-        }
-      }
-      found |= any << item;
+  for (uint32_t first = 0, turn = 0; first < all; first += kThreads, turn ^= 1) {
+    const uint32_t index = first + threadIdx.x, b = index / grid.tiles;
+    const uint32_t of_batch = index - b * grid.tiles;
+    bool any = false;
+    if (index < all) {
+      // The first and the last flagged tile that it meets, in both directions: no more than two.
+      const Tile tile = tile_of(grid, b, of_batch);
+      const int64_t i = int64_t{tile.m} * grid.rows / kTile, j = int64_t{tile.n} * grid.columns / kTile;
+      const int64_t i_last = min((int64_t{tile.m} + 1) * grid.rows - 1, kTile * flagged.tiles_m - 1) / kTile;
+      const int64_t j_last = min((int64_t{tile.n} + 1) * grid.columns - 1, kTile * flagged.tiles_n - 1) / kTile;
+      const bool at[] = {flagged.at(b, i, j), flagged.at(b, i, j_last), flagged.at(b, i_last, j),
+                         flagged.at(b, i_last, j_last)};
+      any = at[0] | at[1] | at[2] | at[3];
     }
-
-    const uint32_t own = __popc(found);
-    uint32_t before = own;  // the sum over the lanes up to this one
-    for (int i = 1; i < 32; i *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, before, i);
-      if (lane >= i) before += other;
-    }
-    if (lane == 31) of_warp[warp] = before;
+    const uint32_t found = __ballot_sync(~0u, any);
+    if (lane == 0) of_warp[turn][warp] = __popc(found);
     __syncthreads();
-    before += listed - own;
-    for (int w = 0; w < kWarps; ++w) {
-      const uint32_t count = of_warp[w];
-      if (w < warp) before += count;
-      listed += count;
+    const uint32_t of_lane = of_warp[turn][lane];
+    const uint32_t before = __reduce_add_sync(~0u, lane < warp ? of_lane : 0);
+    if (any) {
+      list[1 + listed + before + __popc(found & ((1u << lane) - 1))] = make_uint2(b, of_batch);
     }
-    __syncthreads();
-#pragma unroll
-    for (int item = 0; item < kItems; ++item) {
-      if ((found >> item & 1) == 0) continue;
-      const uint32_t index = first + threadIdx.x * kItems + item, b = index / grid.tiles;
-      list[1 + before++] = make_uint2(b, index - b * grid.tiles);
-    }
+    listed += __reduce_add_sync(~0u, of_lane);
   }
   if (threadIdx.x == 0) list[0] = make_uint2(listed, 0);
 }

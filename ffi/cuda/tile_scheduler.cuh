@@ -53,18 +53,21 @@ class TileScheduler {
   uint32_t problem_, index_;
 };
 
-// The same walk over the tiles of a list, once for each of the first `count` moduli.
+// The same walk over the tiles of a list, once for each of the first `count` moduli. What next()
+// reads arrives while other work goes on.
 class ListedTileScheduler {
  public:
+  // Of grid.workers workers.
   __device__ __forceinline__ ListedTileScheduler(const TileGrid& grid, const TileList* list,
-                                                 uint32_t moduli, uint32_t count, uint32_t first,
-                                                 uint32_t workers)
-      : grid_(grid), list_(list + 1), moduli_(moduli), tiles_(max(list[0].x, 1)) {
+                                                 uint32_t moduli, uint32_t count, uint32_t first)
+      : grid_(grid), list_(list + 1), moduli_(moduli), count_(count) {
+    tiles_ = max(list->x, 1);
+    end_ = list->x != 0 ? count : 0;
     modulus_ = first / tiles_;
     index_ = first - modulus_ * tiles_;
-    modulus_stride_ = workers / tiles_;
-    index_stride_ = workers - modulus_stride_ * tiles_;
-    end_ = list[0].x != 0 ? count : 0;
+    modulus_stride_ = grid.workers / tiles_;
+    index_stride_ = grid.workers - modulus_stride_ * tiles_;
+    of_list_ = list_[index_];
   }
 
   __device__ __forceinline__ bool done() const { return modulus_ >= end_; }
@@ -76,17 +79,20 @@ class ListedTileScheduler {
       index_ -= tiles_;
       ++modulus_;
     }
+    of_list_ = list_[index_];
   }
 
   __device__ __forceinline__ Tile tile() const {
-    const uint2 of_list = list_[index_];
-    return tile_of(grid_, of_list.x * moduli_ + modulus_, of_list.y);
+    return tile_of(grid_, of_list_.x * moduli_ + modulus_, of_list_.y);
   }
+
+  __device__ __forceinline__ uint32_t count() const { return count_; }
 
  private:
   const TileGrid& grid_;
   const TileList* list_;
-  uint32_t moduli_, tiles_, end_;
+  TileList of_list_;
+  uint32_t moduli_, count_, tiles_, end_;
   uint32_t modulus_, index_, modulus_stride_, index_stride_;
 };
 
