@@ -94,7 +94,8 @@ def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certifie
     """The rung of every output."""
     if contract.kind == "exact":
         exact = _is_exact(a)[:, :, None] & _is_exact(b)[:, None, :]
-        rung = jnp.where(exact, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
+        classified = (a.scale <= _reference.SCALE_INF)[:, :, None] | (b.scale <= _reference.SCALE_INF)[:, None, :]
+        rung = jnp.where(exact | classified, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
         known = _ladder_reference.rung_map(rung, jnp.zeros(rung.shape, jnp.float32))
         return Decided(*known, a.scale, b.scale)
 
@@ -128,9 +129,9 @@ def _tau_half(contract: Contract, k: int) -> np.float32:
 
 
 def _is_exact(rows: Certified) -> Array:
-    """Whether the rows' integers are the elements themselves, or the row is classified by its special values."""
+    """Whether the rows' integers are the elements themselves."""
     _, lsb, _, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
-    return (rows.scale >= -lsb) | (nnz == 0) | (rows.scale <= _reference.SCALE_INF)
+    return (rows.scale >= -lsb) | (nnz == 0)
 
 
 def _scale(rows: Certified, moduli: int) -> Array:
@@ -150,17 +151,17 @@ _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 def modulus_count(a: Certified, b: Certified, moduli: int, *, exact_rows_only: bool = False) -> Array:
     """int32[1], the fewest of ``moduli`` moduli, whose scales the rows have, that hold every X; few-bit operands
     need few. With ``exact_rows_only`` every X of rows and columns that are not rounded."""
-    return jnp.maximum(_count(a, b, moduli, exact_rows_only).max(), _moduli.MIN_MODULI)[None]
+    return modulus_counts(a, b, moduli, exact_rows_only=exact_rows_only).max()[None]
 
 
-def _count(a: Certified, b: Certified, moduli: int, exact_rows_only: bool) -> Array:
-    """The same for every batch element, 0 where no X is nonzero."""
+def modulus_counts(a: Certified, b: Certified, moduli: int, *, exact_rows_only: bool = False) -> Array:
+    """The same for every batch element: int32[batch]."""
     largest = [_log_norm(rows, moduli, exact_rows_only).max(1) for rows in (a, b)]
-    total, needed = largest[0] + largest[1], jnp.full(largest[0].shape, _moduli.MIN_MODULI, jnp.int32)
+    total = largest[0] + largest[1]
+    needed = jnp.full(largest[0].shape, _moduli.MIN_MODULI, jnp.int32)
     for n in range(_moduli.MIN_MODULI, moduli):
         needed += total > math.floor(2 * _UNITS * _log2_bound(n))
-    nothing = (largest[0] < 0) | (largest[1] < 0)
-    return jnp.where(nothing, 0, needed)
+    return needed
 
 
 def _log2_bound(moduli: int) -> float:

@@ -96,6 +96,9 @@ class Plan:
     dtype: str
     contract: Contract
     moduli: int
+    """Of the first rung, in a certified product; few-bit operands need fewer."""
+    rungs: tuple[str, ...]
+    """What a certified product's outputs may come from, in order; empty for other contracts."""
     log2_product: float
     """log2 of the product of the moduli; 0 where the product is native."""
     int8_gemms: int
@@ -117,10 +120,12 @@ class Plan:
             if block == whole
             else f"in blocks of batch {block.batch}, m {block.m}, n {block.n}, k {block.k}"
         )
+        rungs = f"  rungs      {'; '.join(self.rungs)}\n" if self.rungs else ""
         return (
             f"{shape}\n"
             f"  contract   {self.contract}: {self.guarantee}\n"
             f"  moduli     {self.moduli} (log2 P = {self.log2_product:.2f}), {self.int8_gemms} INT8 matrix products\n"
+            f"{rungs}"
             f"  workspace  {self.workspace_bytes / 2**20:.1f} MiB of residues, {how}"
         )
 
@@ -150,8 +155,9 @@ def plan(
     if not moduli:
         native = Contract.native()
         guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 is emulated"
-        return Plan(m, n, k, batch, dtype.name, native, 0, 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
-    block = blocks(moduli, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+        return Plan(m, n, k, batch, dtype.name, native, 0, (), 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
+    residents = contract.workspace_moduli(k)
+    block = blocks(residents, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
     return Plan(
         m=m,
         n=n,
@@ -160,12 +166,22 @@ def plan(
         dtype=dtype.name,
         contract=contract,
         moduli=moduli,
+        rungs=_rungs(contract, k),
         log2_product=_moduli.log2_product(moduli),
         int8_gemms=moduli * batch,
-        workspace_bytes=workspace_size(moduli, block.batch, block.m, block.n, block.k),
+        workspace_bytes=workspace_size(residents, block.batch, block.m, block.n, block.k),
         blocks=block,
         guarantee=contract.guarantee,
     )
+
+
+def _rungs(contract: Contract, k: int) -> tuple[str, ...]:
+    first = f"{contract.modulus_count(k)} moduli"
+    if contract.kind == "exact":
+        return f"{first} where rows and columns fit exactly", "integer sums, correctly rounded"
+    if contract.kind == "componentwise":
+        return f"{first}, certified", f"{contract.wide_modulus_count(k)} moduli, certified", "integer sums"
+    return ()
 
 
 _ENVIRONMENT = "JAX_OZAKI_WORKSPACE_BYTES"

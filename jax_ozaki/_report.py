@@ -12,14 +12,15 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from . import _dimensions, _moduli, _quantize, _reference
+from . import _dimensions, _moduli, _quantize, _reference, _rungs
+from ._certify import certify
 from ._contract import Contract
 from ._dimensions import Groups
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("moduli", "achieved", "native_outputs", "nonfinite_rows", "nonfinite_columns"),
+    data_fields=("moduli", "achieved", "rungs", "native_outputs", "nonfinite_rows", "nonfinite_columns"),
     meta_fields=("contract",),
 )
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class Report:
 
     Attributes:
         contract: the contract that was kept; ``native`` for dtypes other than float64.
-        moduli: int32, the moduli multiplied; 0 for a native product.
-        achieved: float64, a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``; None
-            where the contract has no bound.
+        moduli: int32, the moduli multiplied; 0 for a native product. In a certified product, those that the
+            operands of its first rung need.
+        achieved: float64, a bound on max abs(C - AB)_ij / (u norm2(a_i) norm2(b_j)) for ``normwise``, on
+            max abs(C - AB)_ij / (u (\\|A\\| \\|B\\|)_ij) for ``componentwise`` and ``exact``; None where the contract
+            has no bound.
+        rungs: int64[4], the outputs that each rung of a certified product gave: moduli, certified by coarse and by
+            fine magnitudes; more moduli; integer sums. None for other contracts.
         native_outputs: int64, outputs computed by XLA's own product.
         nonfinite_rows: int64, rows of the lhs that hold a NaN or an Inf, over the whole batch.
         nonfinite_columns: int64, columns of the rhs that do.
@@ -41,6 +46,7 @@ class Report:
     contract: Contract
     moduli: Array
     achieved: Array | None
+    rungs: Array | None
     native_outputs: Array
     nonfinite_rows: Array
     nonfinite_columns: Array
@@ -48,7 +54,12 @@ class Report:
     def __str__(self) -> str:
         parts = ["XLA's product" if self.contract.kind == "native" else f"{_most(self.moduli)} moduli"]
         if self.achieved is not None:
-            parts.append(f"error at most {_largest(self.achieved, '.4g')} u norm2(row) norm2(column)")
+            scale = "|A||B|" if self.contract.certified else "norm2(row) norm2(column)"
+            parts.append(f"error at most {_largest(self.achieved, '.4g')} u {scale}")
+        if self.rungs is not None:
+            names = ("coarse magnitudes", "fine magnitudes", "more moduli", "integer sums")
+            counts = [f"{_most(self.rungs[..., i])} by {name}" for i, name in enumerate(names)]
+            parts.append("outputs " + " + ".join(counts))
         if self.contract.kind != "native":
             parts.append(f"{_most(self.native_outputs)} outputs computed natively")
         parts.append(f"{_most(self.nonfinite_rows)} rows and {_most(self.nonfinite_columns)} columns with NaN or Inf")
@@ -76,12 +87,22 @@ def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumb
     lhs, rhs = lax.stop_gradient(lhs), lax.stop_gradient(rhs)
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     batch, m, n, k = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(k)
-    native, c = contract.kind == "native", contract.error_factor(k)
+    moduli = jnp.int32(contract.modulus_count(k))
+    native, c, rungs = contract.kind == "native", contract.error_factor(k), None
+    if c is None:
+        achieved = None
+    elif contract.certified:
+        rung, worst, counts = certify(lhs, rhs, dimension_numbers, contract)
+        rungs = jnp.stack([jnp.count_nonzero(rung == r).astype(jnp.int64) for r in _rungs.RUNGS])
+        moduli = counts.max(initial=0)
+        achieved = _certified(worst.max(initial=0), rungs[-1] > 0, k, c)
+    else:
+        achieved = _achieved(lhs, rhs, groups, k, contract.modulus_count(k), c)
     return Report(
         contract=contract,
-        moduli=jnp.int32(moduli),
-        achieved=None if c is None else _achieved(lhs, rhs, groups, k, moduli, c),
+        moduli=moduli,
+        achieved=achieved,
+        rungs=rungs,
         native_outputs=jnp.int64(batch * m * n if native else 0),
         nonfinite_rows=_count_nonfinite(lhs, groups[0]),
         nonfinite_columns=_count_nonfinite(rhs, groups[1]),
@@ -90,6 +111,14 @@ def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumb
 
 def _count_nonfinite(x: Array, groups: Groups) -> Array:
     return jnp.count_nonzero(~jnp.isfinite(x).all(groups.contract)).astype(jnp.int64)
+
+
+def _certified(worst: Array, summed: Array, k: int, c: float) -> Array:
+    """The bound of a certified contract: of the worst certificate, and of sums if there are any; at most ``c``."""
+    # Above the roundings of the float32 certificate, and the final rounding of an error.
+    above = 1 + 2.0**-20
+    bound = 1 + jnp.maximum(worst.astype(jnp.float64) * above, jnp.where(summed, k * 2.0**-39 * above, 0.0))
+    return jnp.minimum(bound, c)
 
 
 def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, moduli: int, c: float) -> Array:

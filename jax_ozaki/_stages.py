@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -142,28 +143,33 @@ def in_blocks(
     rhs: Rows,
     blocks: Blocks,
     quantize: Callable[[Rows], Rows],
-    multiply: Callable[[Rows, Rows], Array],
-) -> Array:
-    """``multiply(quantize(rows), quantize(columns))`` for every block of rows and columns."""
+    multiply: Callable[[Rows, Rows], Any],
+    dtypes: Any = jnp.float64,
+) -> Any:
+    """``multiply(quantize(rows), quantize(columns))`` for every block of rows and columns.
+
+    The results are arrays [batch, m, n], one of each dtype in the tree ``dtypes``.
+    """
     batch, m, n = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows
     if (blocks.batch, blocks.m, blocks.n) == (batch, m, n):
         return multiply(quantize(lhs), quantize(rhs))
 
-    def batch_block(b: Array | int, size: int, c: Array) -> Array:
+    def batch_block(b: Array | int, size: int, c: Any) -> Any:
         a_batch, b_batch = lhs.block("b", b, size), rhs.block("b", b, size)
 
-        def n_block(j: Array | int, size: int, c: Array) -> Array:
+        def n_block(j: Array | int, size: int, c: Any) -> Any:
             columns = quantize(b_batch.block("r", j, size))
 
-            def m_block(i: Array | int, size: int, c: Array) -> Array:
+            def m_block(i: Array | int, size: int, c: Any) -> Any:
                 block = multiply(quantize(a_batch.block("r", i, size)), columns)
-                return lax.dynamic_update_slice(c, block, (b, i, j))
+                return jax.tree.map(lambda whole, part: lax.dynamic_update_slice(whole, part, (b, i, j)), c, block)
 
             return over_blocks(m, blocks.m, m_block, c)
 
         return over_blocks(n, blocks.n, n_block, c)
 
-    return over_blocks(batch, blocks.batch, batch_block, jnp.zeros((batch, m, n), jnp.float64))
+    nothing = jax.tree.map(lambda dtype: jnp.zeros((batch, m, n), dtype), dtypes)
+    return over_blocks(batch, blocks.batch, batch_block, nothing)
 
 
 def _multiply(stages: Stages, lhs: Rows, rhs: Rows) -> Array:
@@ -190,7 +196,7 @@ def _multiply_k_blocks(stages: Stages, lhs: Rows, rhs: Rows, moduli: int, k_bloc
     return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
 
 
-def over_blocks(size: int, block: int, body: Callable[[Array | int, int, Array], Array], carry: Array) -> Array:
+def over_blocks(size: int, block: int, body: Callable[[Array | int, int, Any], Any], carry: Any) -> Any:
     """Fold ``body(start, block size, carry)`` over the blocks of an axis; the last is as short as needed."""
     full, tail = divmod(size, block)
     if full == 1:

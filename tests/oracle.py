@@ -130,7 +130,7 @@ def round_to_float64(x, exponent):
     try:
         return float(x << exponent) if exponent >= 0 else x / (1 << -exponent)
     except OverflowError:
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
 
 
 def special(row, column):
