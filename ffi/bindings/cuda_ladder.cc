@@ -54,10 +54,10 @@ ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Resu
                              Result<U8> scratch, MmaAttributes attributes) {
   Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
   check_list(checks, lhs, rhs, *scratch);
-  return enqueue_mma(checks,
-                     flagged_mma(lhs, rhs, sums->untyped_data(), MmaOutput::kFlaggedSums, tiles,
-                                 attributes.rungs, *scratch),
-                     stream);
+  GroupedMma mma = flagged_mma(lhs, rhs, sums->untyped_data(), MmaOutput::kFlaggedSums, tiles,
+                               attributes.rungs, *scratch);
+  if (planes_of(lhs) == kCoarsePlanes) mma.list = nullptr;  // wanted everywhere
+  return enqueue_mma(checks, mma, stream);
 }
 
 ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U8 tiles, Result<U8> v,
@@ -133,14 +133,15 @@ ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, 
   const CombineLayouts layouts = combine_layouts(*c, attributes.product);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
-  return enqueue(checks, [&](const Device&) {
+  return enqueue(checks, [&](const Device& device) {
     return launch_ladder_combine(
         {{v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
           c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
          count.typed_data(),
          rung.typed_data(),
-         flagged_tiles(tiles, attributes.rungs)},
-        static_cast<int>(attributes.product.moduli), stream);
+         flagged_tiles(tiles, attributes.rungs),
+         earlier.size() > 0},
+        static_cast<int>(attributes.product.moduli), device, stream);
   });
 }
 

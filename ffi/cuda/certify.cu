@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int p = 0; p < kPlanes; ++p) {
         const int32_t* const source = sums + p * plane + row * np;
-        sum[i][p] = row < height && column < np ? __ldcs(reinterpret_cast<const int4*>(source)) : int4{};
+        sum[i][p] =
+            row < height && column < np ? __ldcs(reinterpret_cast<const int4*>(source)) : int4{};
       }
     }
 #pragma unroll

@@ -73,9 +73,9 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   if (!make_tile_grid(mma, shape, &args.grid)) {
     return Status("grouped_mma: more than 2^30 tiles in the output of one modulus");
   }
-  if (is_flagged(mma.kind)) {
-    args.list = mma.list;
-    args.count = mma.count;
+  args.list = mma.list;
+  args.count = mma.count;
+  if (mma.list != nullptr) {
     OZAKI_RETURN_IF_ERROR(launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;

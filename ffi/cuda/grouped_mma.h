@@ -36,7 +36,7 @@ struct GroupedMma {
   MmaOutput kind = MmaOutput::kResidues;
   // Of flagged kinds:
   FlaggedTiles flagged = {};
-  TileList* list = nullptr;        // scratch, tile_list_bytes
+  TileList* list = nullptr;        // scratch, tile_list_bytes; nullptr: all tiles
   const int32_t* count = nullptr;  // of kFlaggedResidues, [1]: at most `moduli`
 };
 

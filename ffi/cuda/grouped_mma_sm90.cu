@@ -193,7 +193,8 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             ptx::wgmma_wait<1>();
             if (previous >= 0) release(previous);
             previous = ring.stage;
-            // The next tile's divisions hide behind the matrix unit, and so does what they wait for.
+            // The next tile's divisions hide behind the matrix unit, and so does what they wait
+            // for.
             if (k == 0 && part == 0) scheduler.next();
             if (k == (is_flagged(kKind) ? min(1, k_tiles - 1) : 0) && part == 0) {
               next = scheduler.tile();

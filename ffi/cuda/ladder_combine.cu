@@ -1,4 +1,4 @@
-#include <string>
+#include <algorithm>
 #include <utility>
 
 #include "common/classify.h"
@@ -16,7 +16,7 @@ constexpr int kThreads = 256, kColumns = 8;
 struct Grid {
   int64_t np;
   int log2_lanes;
-  uint32_t column_blocks;
+  uint32_t column_blocks, blocks;
 };
 
 // What a thread writes: the outputs (i, column) to (i, column + 7) whose bit in `wanted` is set. In
@@ -116,31 +116,39 @@ template <int kMost>
 __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   const int64_t m = args.product.a_layout.rows, n = args.product.b_layout.rows;
-  const uint32_t row_block = blockIdx.x / grid.column_blocks;
-  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
-  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
-  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
-  if (row >= args.product.a_layout.batch * m || column >= n) return;
-  const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
-  if (!args.flagged.at(batch, i / uint32_t{kTile}, column / kTile)) return;
+  for (uint32_t block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
+    const uint32_t row_block = block / grid.column_blocks;
+    const uint32_t column_block = block - row_block * grid.column_blocks;
+    const uint32_t row =
+        row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
+    const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
+    const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+    if (row >= args.product.a_layout.batch * m || column >= n) continue;
+    const uint32_t batch = row / static_cast<uint32_t>(m);
+    const uint32_t i = row - batch * static_cast<uint32_t>(m);
 
-  const uint2 rungs = *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
-  uint32_t wanted = 0;
+    // Read all at once, though only the first may be needed.
+    const bool flagged = args.flagged.at(batch, i / uint32_t{kTile}, column / kTile);
+    const uint2 rungs =
+        *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
+    const int count = *args.count;
+    uint32_t wanted = 0;
 #pragma unroll
-  for (int e = 0; e < kColumns; ++e) {
-    const uint32_t rung = (e < 4 ? rungs.x : rungs.y) >> (8 * (e % 4)) & 31;
-    wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
+    for (int e = 0; e < kColumns; ++e) {
+      const uint32_t rung = (e < 4 ? rungs.x : rungs.y) >> (8 * (e % 4)) & 31;
+      wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
+    }
+    if (!flagged || wanted == 0) continue;
+    const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};
+    write_counted(count, args.product, grid.np, planes, outputs,
+                  std::make_integer_sequence<int, kMost - kMinModuli + 1>());
   }
-  if (wanted == 0) return;
-  const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};
-  write_counted(*args.count, args.product, grid.np, planes, outputs,
-                std::make_integer_sequence<int, kMost - kMinModuli + 1>());
 }
 
 }  // namespace
 
-Status launch_ladder_combine(const LadderCombine& combine, int planes, cudaStream_t stream) {
+Status launch_ladder_combine(const LadderCombine& combine, int planes, const Device& device,
+                             cudaStream_t stream) {
   const int64_t m = combine.product.a_layout.rows, n = combine.product.b_layout.rows;
   Grid grid;
   grid.np = padded(n);
@@ -152,9 +160,12 @@ Status launch_ladder_combine(const LadderCombine& combine, int planes, cudaStrea
   const int64_t rows = combine.product.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
   const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
   if (blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
+  grid.blocks = static_cast<uint32_t>(blocks);
+  const int64_t ctas =
+      combine.seldom ? std::min(blocks, int64_t{16} * device.multiprocessors) : blocks;
 
   const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid, planes);
+  kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(combine, grid, planes);
   return launch_status("ladder_combine_kernel");
 }
 

@@ -16,10 +16,12 @@ struct LadderCombine {
   const int32_t* count;  // [1]: the moduli of v, at most `planes`
   const uint8_t* rung;   // [batch, m, np]
   FlaggedTiles flagged;  // by the rungs whose outputs are written
+  bool seldom;           // most tiles are not flagged, as a rule
 };
 
 // Enqueues on `stream` of the current device. Outputs of other rungs keep what they hold. Allocates
 // nothing, waits for nothing.
-Status launch_ladder_combine(const LadderCombine& combine, int planes, cudaStream_t stream);
+Status launch_ladder_combine(const LadderCombine& combine, int planes, const Device& device,
+                             cudaStream_t stream);
 
 }  // namespace ozaki

@@ -65,7 +65,7 @@ template <MmaOutput kKind>
 __device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_t first) {
   if constexpr (is_flagged(kKind)) {
     const int count = args.count != nullptr ? *args.count : args.moduli;
-    return ListedTileScheduler(args.grid, args.list, args.moduli, count, first);
+    return ListedTileScheduler(args.grid, args.list, args.batch, args.moduli, count, first);
   } else {
     return TileScheduler(args.grid, first);
   }

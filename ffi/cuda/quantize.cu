@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -158,14 +159,17 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   extern __shared__ __align__(32) uint64_t tile[];
   RowOfTile* rows =
       reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
-  const TilePosition position(tiling, blockIdx.x);
-  if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) return;
   residues.moduli = *count;
-  if (const int row = threadIdx.x; row < position.rows) {
-    rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+  for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
+    const TilePosition position(tiling, index);
+    if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) continue;
+    if (const int row = threadIdx.x; row < position.rows) {
+      rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+    }
+    load_tile(tiling, position, tile);
+    store_residues<Integer>(tiling, position, tile, rows, residues);
+    __syncthreads();
   }
-  load_tile(tiling, position, tile);
-  store_residues<Integer>(tiling, position, tile, rows, residues);
 }
 
 // Statistics, scales and residues of whole rows.
@@ -240,11 +244,15 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
   const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
-  return launch_tiles(
-      "flagged_residues_kernel",
-      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>,
-      tiling, bytes, device, stream, scale, residue_array(residues, layout, planes), count, flagged,
-      side);
+  const auto kernel =
+      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  // Seldom is any tile flagged: CTAs that find so are to be few.
+  const int64_t ctas = std::min(tiling.tiles, int64_t{8} * device.multiprocessors);
+  kernel<<<static_cast<unsigned>(ctas), kTileThreads, bytes, stream>>>(
+      tiling, scale, residue_array(residues, layout, planes), count, flagged, side);
+  return launch_status("flagged_residues_kernel");
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli,

@@ -24,9 +24,12 @@ __global__ void __launch_bounds__(kThreads)
     if (index < all) {
       // The first and the last flagged tile that it meets, in both directions: no more than two.
       const Tile tile = tile_of(grid, b, of_batch);
-      const int64_t i = int64_t{tile.m} * grid.rows / kTile, j = int64_t{tile.n} * grid.columns / kTile;
-      const int64_t i_last = min((int64_t{tile.m} + 1) * grid.rows - 1, kTile * flagged.tiles_m - 1) / kTile;
-      const int64_t j_last = min((int64_t{tile.n} + 1) * grid.columns - 1, kTile * flagged.tiles_n - 1) / kTile;
+      const int64_t i = int64_t{tile.m} * grid.rows / kTile,
+                    j = int64_t{tile.n} * grid.columns / kTile;
+      const int64_t i_last =
+          min((int64_t{tile.m} + 1) * grid.rows - 1, kTile * flagged.tiles_m - 1) / kTile;
+      const int64_t j_last =
+          min((int64_t{tile.n} + 1) * grid.columns - 1, kTile * flagged.tiles_n - 1) / kTile;
       const bool at[] = {flagged.at(b, i, j), flagged.at(b, i, j_last), flagged.at(b, i_last, j),
                          flagged.at(b, i_last, j_last)};
       any = at[0] | at[1] | at[2] | at[3];

@@ -53,21 +53,23 @@ class TileScheduler {
   uint32_t problem_, index_;
 };
 
-// The same walk over the tiles of a list, once for each of the first `count` moduli. What next()
-// reads arrives while other work goes on.
+// The same walk over the tiles of a list, or of the whole batch where there is none, once for each
+// of the first `count` moduli. What next() reads arrives while other work goes on.
 class ListedTileScheduler {
  public:
   // Of grid.workers workers.
   __device__ __forceinline__ ListedTileScheduler(const TileGrid& grid, const TileList* list,
-                                                 uint32_t moduli, uint32_t count, uint32_t first)
-      : grid_(grid), list_(list + 1), moduli_(moduli), count_(count) {
-    tiles_ = max(list->x, 1);
-    end_ = list->x != 0 ? count : 0;
+                                                 uint32_t batch, uint32_t moduli, uint32_t count,
+                                                 uint32_t first)
+      : grid_(grid), list_(list), moduli_(moduli), count_(count) {
+    const uint32_t tiles = list != nullptr ? list->x : batch * grid.tiles;
+    tiles_ = max(tiles, 1);
+    end_ = tiles != 0 ? count : 0;
     modulus_ = first / tiles_;
     index_ = first - modulus_ * tiles_;
     modulus_stride_ = grid.workers / tiles_;
     index_stride_ = grid.workers - modulus_stride_ * tiles_;
-    of_list_ = list_[index_];
+    read();
   }
 
   __device__ __forceinline__ bool done() const { return modulus_ >= end_; }
@@ -79,7 +81,7 @@ class ListedTileScheduler {
       index_ -= tiles_;
       ++modulus_;
     }
-    of_list_ = list_[index_];
+    read();
   }
 
   __device__ __forceinline__ Tile tile() const {
@@ -89,6 +91,12 @@ class ListedTileScheduler {
   __device__ __forceinline__ uint32_t count() const { return count_; }
 
  private:
+  __device__ __forceinline__ void read() {
+    const uint32_t batch = index_ / grid_.tiles;
+    of_list_ =
+        list_ != nullptr ? list_[1 + index_] : make_uint2(batch, index_ - batch * grid_.tiles);
+  }
+
   const TileGrid& grid_;
   const TileList* list_;
   TileList of_list_;
