@@ -105,6 +105,10 @@ class CudaHandlers(Handlers):
         groups = -(-moduli // _moduli.GROUP_SIZE)
         return self._call("grouped_mma", _type((batch, groups, m, padded(rhs.shape[2])), jnp.uint32), lhs, rhs)
 
+    def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
+        """The number of flagged tiles and the place of each, two int32, for the smallest tiles there are."""
+        return _type((8 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
+
     def gains_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int, budget: int) -> bool:
         """Whether one level of Strassen-Winograd is faster, and its quarters fit the workspace."""
         extents = lhs.rows, rhs.rows, lhs.k
@@ -133,6 +137,7 @@ class CudaHandlers(Handlers):
         return self.combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli, stage="strassen_combine")
 
 
+_SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7
 _MAX_STRASSEN_MODULI = 15
 

@@ -2,10 +2,9 @@
 //
 // All are compatible with command buffers: a handler enqueues the same launches for the same
 // shapes, allocates nothing and waits for nothing.
-#include <cuda_runtime_api.h>
-#include <nanobind/stl/string.h>
+#include "bindings/cuda.h"
 
-#include <cstdlib>
+#include <nanobind/stl/string.h>
 
 #include "bindings/complex_handlers.h"
 #include "cuda/combine.h"
@@ -33,53 +32,6 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StrassenAttributes, StructMember<in
 
 namespace ozaki {
 namespace {
-
-using Stream = ffi::PlatformStream<cudaStream_t>;
-
-// The kernels of the grouped product that JAX_OZAKI_CUDA_MMA asks for, read once.
-struct MmaChoice {
-  std::string name, error;
-  MmaPath path;
-};
-
-MmaChoice choose_mma() {
-  const char* variable = std::getenv("JAX_OZAKI_CUDA_MMA");
-  const std::string name = variable && *variable ? variable : "auto";
-  if (name == "auto") return {name, "", MmaPath::kAuto};
-  if (name == "wgmma") return {name, "", MmaPath::kWgmma};
-  if (name == "mma_sync") return {name, "", MmaPath::kMmaSync};
-  return {name, "JAX_OZAKI_CUDA_MMA is '" + name + "', allowed are: auto, wgmma, mma_sync",
-          MmaPath::kAuto};
-}
-
-const MmaChoice& mma_choice() {
-  static const MmaChoice choice = choose_mma();
-  return choice;
-}
-
-// Runs `launch(device)` where the checks hold and this build covers the current device.
-template <typename Launch>
-ffi::Error enqueue(const Checks& checks, const Launch& launch) {
-  if (!checks.ok()) return checks.error();
-  const Device* device = nullptr;
-  if (const Status status = current_device(device); !status.ok()) {
-    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                      "jax_ozaki: " + status.cause() + " (built for: " OZAKI_CUDA_ARCHS ")");
-  }
-  if (const Status status = launch(*device); !status.ok()) {
-    return ffi::Error::Internal("jax_ozaki: " + status.cause());
-  }
-  return ffi::Error::Success();
-}
-
-// The kernels count the rows of a batch in 32 bits; an empty operand would be an empty launch.
-void check_limits(Checks& checks, const char* name, const Layout& layout) {
-  checks.require(layout.batch >= 1 && layout.rows >= 1 && layout.k >= 1,
-                 std::string("the layout of ") + name + " is empty");
-  checks.require(!checks.ok() || layout.rows <= INT32_MAX / layout.batch,
-                 std::string(name) + " has more than 2^31 - 1 rows in its batch");
-  checks.require(layout.k <= INT32_MAX, std::string(name) + " has k above 2^31 - 1");
-}
 
 void check_scratch(Checks& checks, const Layout& layout, const U8& scratch) {
   if (!checks.ok()) return;
@@ -127,23 +79,9 @@ ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> re
   });
 }
 
-ffi::Error enqueue_mma(Checks checks, const GroupedMma& mma, cudaStream_t stream) {
-  const MmaChoice& choice = mma_choice();
-  checks.require(choice.error.empty(), choice.error);
-  return enqueue(checks, [&](const Device& device) {
-    const Status status = launch_grouped_mma(mma, device, stream, choice.path);
-    if (status.ok() || choice.path == MmaPath::kAuto) return status;
-    return Status(status.cause() + " (JAX_OZAKI_CUDA_MMA is '" + choice.name + "')");
-  });
-}
-
 ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v) {
-  const Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytesAndWords);
-  const MmaExtents extents = mma_extents(lhs, rhs);
-  return enqueue_mma(checks,
-                     {lhs.typed_data(), rhs.typed_data(), v->untyped_data(), extents.batch,
-                      extents.moduli, extents.m, extents.n, extents.kp, kind_of(*v)},
-                     stream);
+  Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytesAndWords);
+  return enqueue_mma(checks, grouped_mma_of(lhs, rhs, v->untyped_data(), kind_of(*v)), stream);
 }
 
 using LaunchCombine = Status(const Combine&, int moduli, const Device&, cudaStream_t);
@@ -314,6 +252,7 @@ nb::dict all_registrations() {
   add_handler(capsules, kStrassenCombineTarget, kStrassenCombine);
   add_complex_handlers(capsules, {kComplexStats, kComplexQuantize, kComplexResidues,
                                   kComplexGroupedMma, kComplexCombine});
+  add_ladder(capsules, ladder_handlers());
   return capsules;
 }
 

@@ -20,4 +20,17 @@ Status current_device(const Device*& device);
 // The status of the launch just made of `kernel`, on the current device.
 Status launch_status(const char* kernel);
 
+// How many CTAs of a kernel run at once on the current device.
+template <typename Kernel>
+Status resident_ctas(Kernel kernel, int threads, int shared_bytes, int64_t* ctas) {
+  int ordinal = 0, multiprocessors = 0, of_each = 0;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaGetDevice(&ordinal));
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, threads, shared_bytes));
+  *ctas = int64_t{multiprocessors} * of_each;
+  return of_each > 0 ? Status() : Status("no CTA fits on this device");
+}
+
 }  // namespace ozaki

@@ -16,9 +16,10 @@ Status check(const GroupedMma& mma) {
     return Status(std::string("grouped_mma: ") + name + " is " + std::to_string(value) +
                   ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
   };
+  const int least = mma.kind == MmaOutput::kFlaggedSums ? 1 : kMinModuli;
   const int most = mma.set == ModulusSet::kComplex ? kMaxComplexModuli : kMaxModuli;
-  if (mma.moduli < kMinModuli || mma.moduli > most) {
-    return out_of_range("the number of moduli", mma.moduli, kMinModuli, most);
+  if (mma.moduli < least || mma.moduli > most) {
+    return out_of_range("the number of moduli", mma.moduli, least, most);
   }
   const int64_t max_batch = kMaxProblems / mma.moduli;
   if (mma.batch < 1 || mma.batch > max_batch) return out_of_range("batch", mma.batch, 1, max_batch);
@@ -72,6 +73,11 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   args.constants = epilogue_constants(args.moduli, mma.set);
   if (!make_tile_grid(mma, shape, &args.grid)) {
     return Status("grouped_mma: more than 2^30 tiles in the output of one modulus");
+  }
+  args.list = mma.list;
+  args.count = mma.count;
+  if (mma.list != nullptr) {
+    OZAKI_RETURN_IF_ERROR(launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
   return launch(args, shape, mma.kind, stream);

@@ -8,6 +8,7 @@
 
 #include "common/constants.h"
 #include "device.h"
+#include "flagged_tiles.h"
 
 namespace ozaki {
 
@@ -15,7 +16,17 @@ namespace ozaki {
 enum class MmaOutput {
   kResidues,    // uint8 [batch, moduli, m, np]: v_i
   kPartialCrt,  // uint32 [batch, groups, m, np]: y_g = sum_i v_i Q_g / p_i over a group of three
+  // In the flagged tiles alone; the others keep what they hold.
+  kFlaggedResidues,  // v_i of a product with the first *count moduli
+  kFlaggedSums,      // int32 [batch, moduli, m, np]: the sums themselves, below 2^31
 };
+
+OZAKI_HD constexpr bool is_flagged(MmaOutput kind) {
+  return kind == MmaOutput::kFlaggedResidues || kind == MmaOutput::kFlaggedSums;
+}
+OZAKI_HD constexpr bool is_bytes(MmaOutput kind) {
+  return kind == MmaOutput::kResidues || kind == MmaOutput::kFlaggedResidues;
+}
 
 struct GroupedMma {
   const uint8_t* lhs;  // [batch, moduli, m, kp]
@@ -25,6 +36,10 @@ struct GroupedMma {
   int64_t kp;  // contraction length, padded with zeros to a multiple of 16
   MmaOutput kind = MmaOutput::kResidues;
   ModulusSet set = ModulusSet::kReal;  // inv_i is half of it for complex products
+  // Of flagged kinds:
+  FlaggedTiles flagged = {};
+  TileList* list = nullptr;        // scratch, tile_list_bytes; nullptr: all tiles
+  const int32_t* count = nullptr;  // of kFlaggedResidues, [1]: at most `moduli`
 };
 
 enum class MmaPath {

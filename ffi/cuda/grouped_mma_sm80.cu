@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device.h"
 #include "mma_epilogue.cuh"
 #include "mma_launch.h"
 #include "ptx/cp_async.cuh"
@@ -98,12 +99,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
   // of a warp are permuted where bytes are stored (mma_epilogue.cuh).
   const int slot = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
   const auto rhs_row = [](int place) {
-    if constexpr (kKind == MmaOutput::kPartialCrt) return place;
+    if constexpr (!is_bytes(kKind)) return place;
     return place / S::kWarpN * S::kWarpN + permuted_row<S::kColumns>(place % S::kWarpN);
   };
   const uint32_t destination = stages + piece_offset(slot, piece);
 
-  TileScheduler scheduler(args.grid, blockIdx.x);
+  auto scheduler = tile_scheduler<kKind>(args, blockIdx.x);
   for (; !scheduler.done(); scheduler.next()) {
     const Tile tile = scheduler.tile();
     const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       __syncthreads();
 
       const Modulus& modulus = args.constants.modulus[moduli.first + part];
-      const uint32_t weights = args.constants.weights[moduli.first + part];
+      const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
       uint32_t acc[S::kFragmentsM][S::kFragmentsN][4] = {};
 
       // Main loop: the fragments of the next 32 k are loaded while the last ones are multiplied.
@@ -169,7 +170,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
           fragments[0].load(next, warp_m, warp_n, lane, 0);
         }
         fragments[1].multiply(acc);
-        if ((k + 1) % (kKBlock / S::kBlockK) == 0 && k + 1 < k_tiles) {
+        if (kKind != MmaOutput::kFlaggedSums && (k + 1) % (kKBlock / S::kBlockK) == 0 &&
+            k + 1 < k_tiles) {
 #pragma unroll
           for (auto& row : acc) {
 #pragma unroll
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       }
 
       // Epilogue.
-      if constexpr (kKind == MmaOutput::kResidues) {
+      if constexpr (is_bytes(kKind)) {
         uint8_t* const v = static_cast<uint8_t*>(args.output);
         const int column = column_0 + S::kColumns * (lane % 4);
 #pragma unroll
@@ -205,6 +207,25 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
               } else {
                 static_assert(S::kColumns == 8);
                 *static_cast<uint2*>(at) = make_uint2(word[0], word[1]);
+              }
+            }
+          }
+        }
+      } else if constexpr (kKind == MmaOutput::kFlaggedSums) {
+        uint32_t* const sums = static_cast<uint32_t*>(args.output);
+#pragma unroll
+        for (int i = 0; i < S::kFragmentsM; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int row = row_0 + i * 16 + half * 8;
+#pragma unroll
+            for (int j = 0; j < S::kFragmentsN; ++j) {
+              const int column = column_0 + j * 8 + lane % 4 * 2;
+              if (row < args.m && column < args.np) {
+                const size_t at =
+                    (static_cast<size_t>(tile.problem) * args.m + row) * args.np + column;
+                *reinterpret_cast<uint2*>(sums + at) =
+                    make_uint2(acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
               }
             }
           }
@@ -257,8 +278,12 @@ Status launch(MmaArguments args, cudaStream_t stream) {
   constexpr int kSharedBytes = S::template kSharedBytes<kKind>;
   OZAKI_RETURN_IF_CUDA_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  // A CTA a tile, up to the largest grid.
-  const uint32_t workers = std::min<int64_t>(args.grid.all_tiles(), INT32_MAX);
+  // A CTA a tile, up to the largest grid; as many as run at once where most may have no tile.
+  int64_t most = INT32_MAX;
+  if constexpr (is_flagged(kKind)) {
+    OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, S::kThreads, kSharedBytes, &most));
+  }
+  const uint32_t workers = std::min(args.grid.all_tiles(), most);
   args.grid.set_workers(workers);
   cudaLaunchConfig_t config = {};
   config.gridDim = workers;
@@ -272,12 +297,13 @@ Status launch(MmaArguments args, cudaStream_t stream) {
 // The partial CRT keeps a group's residues beside the accumulators: more warps share a tile.
 template <MmaOutput kKind>
 Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
-  constexpr bool kBytes = kKind == MmaOutput::kResidues;
+  constexpr bool kOneModulus = kKind != MmaOutput::kPartialCrt;
   switch (shape) {
     case TileShape::kMmaSync128x128:
-      return launch<Shape<128, 128, 2, kBytes ? 2 : 4, 3, kBytes ? 2 : 1>, kKind>(args, stream);
+      return launch<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(args,
+                                                                                            stream);
     case TileShape::kMmaSync64x64:
-      return launch<Shape<64, 64, 2, 2, 3, kBytes ? 4 : 3>, kKind>(args, stream);
+      return launch<Shape<64, 64, 2, 2, 3, kOneModulus ? 4 : 3>, kKind>(args, stream);
     case TileShape::kMmaSync32x32:
       return launch<Shape<32, 32, 1, 1, 3, 7>, kKind>(args, stream);
     default:
@@ -289,9 +315,17 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
 
 Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
                        cudaStream_t stream) {
-  const auto launch_kind =
-      kind == MmaOutput::kResidues ? launch<MmaOutput::kResidues> : launch<MmaOutput::kPartialCrt>;
-  return launch_kind(arguments, shape, stream);
+  switch (kind) {
+    case MmaOutput::kResidues:
+      return launch<MmaOutput::kResidues>(arguments, shape, stream);
+    case MmaOutput::kPartialCrt:
+      return launch<MmaOutput::kPartialCrt>(arguments, shape, stream);
+    case MmaOutput::kFlaggedResidues:
+      return launch<MmaOutput::kFlaggedResidues>(arguments, shape, stream);
+    case MmaOutput::kFlaggedSums:
+      return launch<MmaOutput::kFlaggedSums>(arguments, shape, stream);
+  }
+  return Status("grouped_mma: not an output of mma.sync");
 }
 
 }  // namespace ozaki

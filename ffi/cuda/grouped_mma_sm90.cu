@@ -60,7 +60,7 @@ struct TensorMaps {
 // cannot end inside a block, so that the rest keeps its order and the epilogue permutes bytes.
 template <MmaOutput kKind>
 __host__ __device__ constexpr int permuted_columns(int n) {
-  return kKind == MmaOutput::kResidues ? n / kRhsRows * kRhsRows : 0;
+  return is_bytes(kKind) ? n / kRhsRows * kRhsRows : 0;
 }
 
 // Position in the ring of stages, the same sequence in the producer and the consumers.
@@ -93,7 +93,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 
   // A cluster takes one tile of kCluster * kBlockM rows, a CTA its part of it.
   const uint32_t rank = S::kCluster > 1 ? ptx::cluster_cta_rank() : 0;
-  TileScheduler scheduler(args.grid, blockIdx.x / S::kCluster);
+  auto scheduler = tile_scheduler<kKind>(args, blockIdx.x / S::kCluster);
   const auto first_row = [&](const Tile& tile) {
     return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
   };
@@ -172,7 +172,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 
       for (int part = 0; part < moduli.count; ++part) {
         const Modulus& modulus = args.constants.modulus[moduli.first + part];
-        const uint32_t weights = args.constants.weights[moduli.first + part];
+        const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
         typename Mma::Accumulator acc;
 
         // Main loop, one group of wgmmas in flight.
@@ -193,15 +193,17 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             ptx::wgmma_wait<1>();
             if (previous >= 0) release(previous);
             previous = ring.stage;
-            if (k == 0 && part == 0) {  // the next tile's divisions hide behind the matrix unit
-              scheduler.next();
+            // The next tile's divisions hide behind the matrix unit, and so does what they wait
+            // for.
+            if (k == 0 && part == 0) scheduler.next();
+            if (k == (is_flagged(kKind) ? min(1, k_tiles - 1) : 0) && part == 0) {
               next = scheduler.tile();
             }
             ring.advance();
           }
           ptx::wgmma_wait<0>();
           release(previous);
-          if (k_end < k_tiles) {
+          if (kKind != MmaOutput::kFlaggedSums && k_end < k_tiles) {
 #pragma unroll
             for (uint32_t& a : acc) a = fold(a, modulus);
           }
@@ -209,7 +211,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 
         // Epilogue. In both halves, rows `row` and row + 8, the accumulators of eight columns
         // follow those of the eight before by 4.
-        if constexpr (kKind == MmaOutput::kResidues) {
+        if constexpr (is_bytes(kKind)) {
           const int column = tile.n * S::kBlockN + 16 * (lane % 4);
           uint8_t* const v = static_cast<uint8_t*>(args.output) + first_output;
 #pragma unroll
@@ -227,6 +229,20 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
               if (row + half * 8 < args.m && column + block * 64 < args.np) {
                 const size_t at = static_cast<size_t>(half * 8) * args.np + column + block * 64;
                 *reinterpret_cast<uint4*>(v + at) = make_uint4(word[0], word[1], word[2], word[3]);
+              }
+            }
+          }
+        } else if constexpr (kKind == MmaOutput::kFlaggedSums) {
+          const int column = tile.n * S::kBlockN + 2 * (lane % 4);
+          uint32_t* const sums = static_cast<uint32_t*>(args.output) + first_output;
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int i = 0; i < S::kBlockN / 8; ++i) {
+              if (row + half * 8 < args.m && column + i * 8 < args.np) {
+                const size_t at = static_cast<size_t>(half * 8) * args.np + column + i * 8;
+                *reinterpret_cast<uint2*>(sums + at) =
+                    make_uint2(acc[4 * i + half * 2], acc[4 * i + half * 2 + 1]);
               }
             }
           }
@@ -346,9 +362,17 @@ Status wgmma_available(bool* available) {
 
 Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
                     cudaStream_t stream) {
-  const auto launch_kind =
-      kind == MmaOutput::kResidues ? launch<MmaOutput::kResidues> : launch<MmaOutput::kPartialCrt>;
-  return launch_kind(arguments, shape, stream);
+  switch (kind) {
+    case MmaOutput::kResidues:
+      return launch<MmaOutput::kResidues>(arguments, shape, stream);
+    case MmaOutput::kPartialCrt:
+      return launch<MmaOutput::kPartialCrt>(arguments, shape, stream);
+    case MmaOutput::kFlaggedResidues:
+      return launch<MmaOutput::kFlaggedResidues>(arguments, shape, stream);
+    case MmaOutput::kFlaggedSums:
+      return launch<MmaOutput::kFlaggedSums>(arguments, shape, stream);
+  }
+  return Status("grouped_mma: not an output of wgmma");
 }
 
 }  // namespace ozaki

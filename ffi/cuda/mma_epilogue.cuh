@@ -11,6 +11,7 @@
 #include "common/residue.h"
 #include "mma_constants.h"
 #include "mma_launch.h"
+#include "tile_scheduler.cuh"
 
 namespace ozaki {
 
@@ -30,13 +31,55 @@ struct TileModuli {
 
 template <MmaOutput kKind>
 __device__ __forceinline__ TileModuli tile_moduli(int problem, int moduli) {
-  if constexpr (kKind == MmaOutput::kResidues) {
+  if constexpr (kKind != MmaOutput::kPartialCrt) {
     return {problem, problem % moduli, 1};
   } else {
     const int groups = (moduli + kGroupSize - 1) / kGroupSize;
     const int batch = problem / groups, first = (problem - batch * groups) * kGroupSize;
     return {batch * moduli + first, first, min(kGroupSize, moduli - first)};
   }
+}
+
+// Crt<N>::epilogue_weights for every N.
+struct WeightTable {
+  uint32_t at[kMaxModuli + 1][kMaxModuli];
+};
+
+template <int N>
+constexpr void set_weights(WeightTable& table) {
+  for (int i = 0; i < N; ++i) table.at[N][i] = kCrt<N>.epilogue_weights[i];
+}
+
+template <int... I>
+constexpr WeightTable weight_table(std::integer_sequence<int, I...>) {
+  WeightTable table = {};
+  (set_weights<kMinModuli + I>(table), ...);
+  return table;
+}
+
+__constant__ WeightTable kWeights =
+    weight_table(std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
+
+// The tiles of a worker, by the kind of output, and the weights of their epilogues.
+template <MmaOutput kKind>
+__device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_t first) {
+  if constexpr (is_flagged(kKind)) {
+    const int count = args.count != nullptr ? *args.count : args.moduli;
+    return ListedTileScheduler(args.grid, args.list, args.batch, args.moduli, count, first);
+  } else {
+    return TileScheduler(args.grid, first);
+  }
+}
+
+__device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments& args, const TileScheduler&,
+                                                     int modulus) {
+  return args.constants.weights[modulus];
+}
+
+__device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments&,
+                                                     const ListedTileScheduler& scheduler,
+                                                     int modulus) {
+  return kWeights.at[scheduler.count()][modulus];
 }
 
 __device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

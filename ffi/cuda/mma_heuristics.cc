@@ -81,6 +81,8 @@ bool make_tile_grid(const GroupedMma& mma, TileShape shape, TileGrid* grid) {
   grid->tiles_n = static_cast<uint32_t>(tiles_n);
   grid->group_m = static_cast<uint32_t>(std::max(1, group_rows / model.rows));
   grid->tiles = static_cast<uint32_t>(tiles_m * tiles_n);
+  grid->rows = model.rows;
+  grid->columns = model.columns;
   return true;
 }
 

@@ -26,11 +26,14 @@ enum class TileShape {
 struct TileGrid {
   uint32_t problems, tiles_m, tiles_n, group_m;
   uint32_t tiles;                         // of one problem
+  int rows, columns;                      // of a tile
+  uint32_t workers;                       // among which tiles are dealt out
   uint32_t problem_stride, index_stride;  // from one tile of a worker to its next
 
   int64_t all_tiles() const { return int64_t{problems} * tiles; }
 
-  void set_workers(uint32_t workers) {
+  void set_workers(uint32_t count) {
+    workers = count;
     problem_stride = workers / tiles;
     index_stride = workers % tiles;
   }
@@ -44,6 +47,8 @@ struct MmaArguments {
   const uint8_t* rhs;
   void* output;
   int batch, moduli, m, n, np, kp;
+  const TileList* list;  // of flagged kinds
+  const int32_t* count;
   TileGrid grid;
   EpilogueConstants constants;
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -10,8 +11,9 @@ namespace ozaki {
 namespace {
 
 struct ResidueArray {
-  uint8_t* data;  // [batch, moduli, rows, kp]
-  int moduli;
+  uint8_t* data;  // [batch, planes, rows, kp]
+  int planes;
+  int moduli;           // the planes that are made
   int64_t kp;           // padded_k(k)
   int64_t plane_bytes;  // plane: the residues of a batch element by one modulus
 };
@@ -30,7 +32,7 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
                                                  int32_t scale) {
   const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
   const uint32_t rows = tiling.layout.rows, b = g / rows;
-  const int64_t before = int64_t{b} * residues.moduli * rows + (g - b * rows);
+  const int64_t before = int64_t{b} * residues.planes * rows + (g - b * rows);
   return {residues.data + before * residues.kp + position.k,
           is_sentinel(scale) ? kScaleZero : scale};
 }
@@ -148,6 +150,28 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   store_residues<Integer>(tiling, position, tile, rows, residues);
 }
 
+// The same for the rows of flagged tiles and the first *count moduli.
+template <typename Integer>
+__global__ void __launch_bounds__(kTileThreads, 5)
+    flagged_residues_kernel(const __grid_constant__ Tiling tiling,
+                            const int32_t* __restrict__ scale, ResidueArray residues,
+                            const int32_t* count, const FlaggedTiles flagged, Side side) {
+  extern __shared__ __align__(32) uint64_t tile[];
+  RowOfTile* rows =
+      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  residues.moduli = *count;
+  for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
+    const TilePosition position(tiling, index);
+    if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) continue;
+    if (const int row = threadIdx.x; row < position.rows) {
+      rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+    }
+    load_tile(tiling, position, tile);
+    store_residues<Integer>(tiling, position, tile, rows, residues);
+    __syncthreads();
+  }
+}
+
 // Statistics, scales and residues of whole rows.
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 3)
@@ -177,7 +201,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const int32_t scale = scale_exponent(statistics, bound);
     rows[row] = row_of_tile(tiling, position, residues, row, scale);
     outputs.scale[position.row + row] = scale;
-    store_stats(statistics, outputs.stats + (position.row + row) * kStatsFields);
+    store_fields(statistics, outputs.stats + (position.row + row) * kStatsFields);
   }
   __syncthreads();
   store_residues<Integer>(tiling, position, tile, rows, residues);
@@ -197,7 +221,7 @@ Status launch_tiles(const char* name, void (*kernel)(Parameters...), const Tilin
 
 ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) {
   const int64_t kp = padded_k(layout.k);
-  return {residues, moduli, kp, layout.rows * kp};
+  return {residues, moduli, moduli, kp, layout.rows * kp};
 }
 
 }  // namespace
@@ -211,6 +235,24 @@ Status launch_residues(const double* x, const Layout& layout, int moduli, const 
                       moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
                       tiling, bytes, device, stream, scale,
                       residue_array(residues, layout, moduli));
+}
+
+Status launch_flagged_residues(const double* x, const Layout& layout, int planes,
+                               const int32_t* scale, const int32_t* count,
+                               const FlaggedTiles& flagged, Side side, uint8_t* residues,
+                               const Device& device, cudaStream_t stream) {
+  Tiling tiling;
+  make_tiling(x, layout, device, TilePass::kBlocks, tiling);
+  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  const auto kernel =
+      planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  // Seldom is any tile flagged: CTAs that find so are to be few.
+  const int64_t ctas = std::min(tiling.tiles, int64_t{8} * device.multiprocessors);
+  kernel<<<static_cast<unsigned>(ctas), kTileThreads, bytes, stream>>>(
+      tiling, scale, residue_array(residues, layout, planes), count, flagged, side);
+  return launch_status("flagged_residues_kernel");
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli,

@@ -7,11 +7,12 @@
 
 #include "common/layout.h"
 #include "device.h"
+#include "flagged_tiles.h"
 #include "statistics.h"
 
 namespace ozaki {
 
-// Both enqueue on `stream` of `device`, the current one; they allocate nothing and wait for
+// All enqueue on `stream` of `device`, the current one; they allocate nothing and wait for
 // nothing. residues: [batch, moduli, rows, padded_k(k)].
 
 // Statistics, scales and residues.
@@ -22,5 +23,12 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli,
 // Residues of a block in k of rows whose scales, [batch, rows], are known.
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
                        uint8_t* residues, const Device& device, cudaStream_t stream);
+
+// The same for the rows of flagged tiles alone, rows of the lhs or columns as rows of the rhs, and
+// the first *count of `planes` moduli.
+Status launch_flagged_residues(const double* x, const Layout& layout, int planes,
+                               const int32_t* scale, const int32_t* count,
+                               const FlaggedTiles& flagged, Side side, uint8_t* residues,
+                               const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

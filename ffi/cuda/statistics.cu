@@ -77,14 +77,15 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     for (int i = 0; i < count; ++i) sums.add(finite_magnitude(element_at(i)), emax);
   }
 
-  sums_of[slice][lane] = {emax, sums.lsb, sums.sumsq, sums.nnz, flags};
+  sums_of[slice][lane] = {emax, sums.lsb, sums.sumsq, sums.sumabs, sums.nnz, flags};
   __syncthreads();
   if (slice != 0 || !inside) return;
   RowStatistics total = {};
 #pragma unroll
   for (int s = 0; s < kSlices; ++s) {
-    join_all_but_sumsq(total, sums_of[s][lane]);
+    join_all_but_sums(total, sums_of[s][lane]);
     total.sumsq += sums_of[s][lane].sumsq;
+    total.sumabs += sums_of[s][lane].sumabs;
   }
   scratch[row * chunks + chunk] = total;
 }
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kTileThreads)
       inside ? chunks : 0, lanes, [&](int c) -> const RowStatistics& { return scratch[c]; });
   if (inside && (threadIdx.x & (lanes - 1)) == 0) {
     outputs.scale[row] = scale_exponent(statistics, bound);
-    store_stats(statistics, outputs.stats + row * kStatsFields);
+    store_fields(statistics, outputs.stats + row * kStatsFields);
   }
 }
 

@@ -23,19 +23,23 @@ __device__ __forceinline__ int group_max(int x, int lanes) {
   return group_reduce(x, lanes, [](int a, int b) { return max(a, b); });
 }
 
-__device__ __forceinline__ uint64_t group_sum(uint64_t x, int lanes) {
-  return group_reduce(x, lanes, [](uint64_t a, uint64_t b) { return a + b; });
+template <typename T>
+__device__ __forceinline__ T group_sum(T x, int lanes) {
+  return group_reduce(x, lanes, [](T a, T b) { return a + b; });
 }
 
 // What a lane adds to the statistics of a chunk.
 struct ChunkSums {
   uint64_t sumsq = 0;
+  uint32_t sumabs = 0;
   uint32_t nnz = 0;
   int lsb = INT32_MAX;
 
   __device__ __forceinline__ void add(uint64_t bits, int emax) {
     if (is_zero(bits)) return;
-    sumsq += scaled_square(bits, emax);
+    const uint32_t scaled = scaled_magnitude(bits, emax);
+    sumsq += uint64_t{scaled} * scaled;
+    sumabs += scaled;
     nnz += 1;
     lsb = min(lsb, lowest_bit(bits));
   }
@@ -50,6 +54,7 @@ struct ChunkSums {
     const int rounded_up = -upper - (low != 0 ? 1 : 0);
     const int scaled = rounded_up >> min(emax + 1026 - field, 31);
     sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
+    sumabs -= scaled;
     nnz += static_cast<uint32_t>(scaled) >> 31;
     const uint32_t word = low != 0 ? low : static_cast<uint32_t>(upper);
     const int trailing_zeros = __popc(~word & (word - 1)) + (low != 0 ? 0 : 32);
@@ -63,6 +68,7 @@ struct ChunkSums {
     const int field = (high >> 20) - 1;
     const int scaled = ~(high - (field << 20)) >> min(emax + 1026 - field, 31);
     sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
+    sumabs -= scaled;
     nnz += 1;
     lsb = min(lsb, field - 1074 + __popc(~low & (low - 1)));
   }
@@ -125,12 +131,14 @@ __device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], i
     const uint32_t high =
         __reduce_add_sync(kWarp, static_cast<uint32_t>(sums.sumsq >> 20) | sums.nnz << 20);
     chunk.sumsq = (static_cast<uint64_t>(high & 0xfffff) << 20) + low;
+    chunk.sumabs = __reduce_add_sync(kWarp, sums.sumabs);
     chunk.nnz = high >> 20;
     chunk.lsb = __reduce_min_sync(kWarp, sums.lsb);
   } else {
-    const uint64_t sum = group_sum(sums.sumsq | uint64_t{sums.nnz} << 48, lanes);
-    chunk.sumsq = sum & ((uint64_t{1} << 48) - 1);
-    chunk.nnz = sum >> 48;
+    chunk.sumsq = group_sum(sums.sumsq, lanes);
+    const uint32_t sum = group_sum(sums.sumabs | sums.nnz << 24, lanes);  // sumabs <= 2^22
+    chunk.sumabs = sum & ((1u << 24) - 1);
+    chunk.nnz = sum >> 24;
     chunk.lsb = -group_max(-sums.lsb, lanes);
   }
   chunk.emax = emax;
@@ -185,31 +193,19 @@ template <typename Chunk>
 __device__ __forceinline__ RowStatistics join_chunks(int count, int lanes, Chunk chunk) {
   const int lane = threadIdx.x & (lanes - 1);
   RowStatistics row = {};
-  for (int c = lane; c < count; c += lanes) join_all_but_sumsq(row, chunk(c));
+  for (int c = lane; c < count; c += lanes) join_all_but_sums(row, chunk(c));
   for (int i = lanes >> 1; i > 0; i >>= 1) {
     RowStatistics other = {};
     other.emax = __shfl_xor_sync(kWarp, row.emax, i);
     other.lsb = __shfl_xor_sync(kWarp, row.lsb, i);
     other.nnz = __shfl_xor_sync(kWarp, row.nnz, i);
     other.flags = __shfl_xor_sync(kWarp, row.flags, i);
-    join_all_but_sumsq(row, other);
+    join_all_but_sums(row, other);
   }
-  uint64_t sumsq = 0;
-  for (int c = lane; c < count; c += lanes) {
-    const RowStatistics& part = chunk(c);
-    if (part.nnz != 0) sumsq += rescaled_sumsq(part.sumsq, row.emax - part.emax);
-  }
-  row.sumsq = group_sum(sumsq, lanes);
+  for (int c = lane; c < count; c += lanes) join_sums(row, chunk(c));
+  row.sumsq = group_sum(row.sumsq, lanes);
+  row.sumabs = group_sum(row.sumabs, lanes);
   return row;
-}
-
-// The fields of a row in the stats output.
-__device__ __forceinline__ void store_stats(const RowStatistics& row, int64_t* stats) {
-  stats[0] = row.emax;
-  stats[1] = row.lsb;
-  stats[2] = static_cast<int64_t>(row.sumsq);
-  stats[3] = static_cast<int64_t>(row.nnz);
-  stats[4] = row.flags;
 }
 
 }  // namespace ozaki

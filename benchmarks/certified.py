@@ -1,0 +1,172 @@
+"""Speed of certified products on a GPU by kind of data, beside moduli(15) and jnp.dot in the same process.
+
+    python benchmarks/certified.py --output benchmarks/results/h200/certified.json
+        [--sizes 4096 8192 16384] [--seconds 0.2] [--rounds 5]
+
+Times are medians of sustained calls (see timing.py). ``rungs`` are the shares of outputs that each rung of the
+ladder gave; ``moduli`` is what the operands of the first one need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from gpu import random_matrix
+from jax import Array
+from records import save
+from timing import Variant, Watch, query_gpu, take_turns
+
+import jax_ozaki as jo
+from jax_ozaki import Contract, _ffi
+
+PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
+SLOW_SIZE = 4096  # the largest for data of the last rung, whose time grows as n^3 from 150 ms
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def spread_matrix(seed: int, n: int, phi: float) -> Array:
+    """(rand - 1/2) exp(phi randn), rows off the grid of rand."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    spread = jnp.exp(phi * jax.random.normal(keys[1], (n, n)))
+    return (jax.random.uniform(keys[0], (n, n)) - 0.5) * spread * jax.random.uniform(keys[2], (n, 1), minval=1, maxval=2)
+
+
+def ordinary(n: int) -> tuple[Array, Array]:
+    return random_matrix(1, n), random_matrix(2, n)
+
+
+def phi(exponent: float) -> Callable[[int], tuple[Array, Array]]:
+    return lambda n: (spread_matrix(1, n, exponent), spread_matrix(2, n, exponent))
+
+
+def float32_values(n: int) -> tuple[Array, Array]:
+    return tuple(x.astype(jnp.float32).astype(jnp.float64) for x in ordinary(n))  # type: ignore[return-value]
+
+
+def block_diagonal(n: int) -> tuple[Array, Array]:
+    half = jnp.arange(n) * 2 // n
+    return tuple(jnp.where(half[:, None] == half, x, 0) for x in ordinary(n))  # type: ignore[return-value]
+
+
+def triangular(n: int) -> tuple[Array, Array]:
+    return tuple(map(jnp.tril, ordinary(n)))  # type: ignore[return-value]
+
+
+def scaled_inside(n: int) -> tuple[Array, Array]:
+    """A D and D^-1 B, D powers of two over +-500 bits."""
+    a, b = ordinary(n)
+    d = 2.0 ** jax.random.randint(jax.random.key(3), (n,), -500, 501)
+    return a * d, b / d[:, None]
+
+
+def random_integers(low: int, high: int) -> Callable[[int], tuple[Array, Array]]:
+    def operands(n: int) -> tuple[Array, Array]:
+        x = jax.random.randint(jax.random.key(4), (2, n, n), low, high).astype(jnp.float64)
+        return x[0], x[1]
+
+    return operands
+
+
+DATA: dict[str, Callable[[int], tuple[Array, Array]]] = {
+    "phi 0.5": ordinary,
+    "phi 1": phi(1),
+    "float32 values": float32_values,
+    "block diagonal": block_diagonal,
+    "triangular": triangular,
+    "phi 2": phi(2),
+    "phi 3": phi(3),
+    "A D, D^-1 B": scaled_inside,
+}
+SLOW = ("phi 3", "A D, D^-1 B")
+FEW_BITS = {
+    "float64": ordinary,
+    "float32 values": float32_values,
+    "int16": random_integers(-(2**15), 2**15),
+    "int8": random_integers(-128, 128),
+    "0 and 1": random_integers(0, 2),
+}
+
+
+def measure(name: str, operands: tuple[Array, Array], contracts: list[Contract], options: argparse.Namespace) -> Any:
+    """One row: times of every contract, and what the certified one did."""
+    products = [jax.jit(partial(jo.dot, contract=contract)) for contract in contracts]
+    variants = {str(c): Variant(partial(p, *operands)) for c, p in zip(contracts, products, strict=True)}
+    variants["jnp.dot"] = Variant(partial(jax.jit(jnp.dot), *operands))
+    with Watch() as watch:
+        take_turns(list(variants.values()), seconds=options.seconds, rounds=options.rounds)
+    report = jax.jit(lambda a, b: jo.dot(a, b, contract=CERTIFIED, return_report=True)[1])(*operands)
+    n, ms = len(operands[0]), {key: variant.median for key, variant in variants.items()}
+    certified = ms[str(CERTIFIED)]
+    return {
+        "data": name,
+        "n": n,
+        "ms": ms,
+        "over_moduli": certified / ms[str(PLAIN)],
+        "over_native": certified / ms["jnp.dot"],
+        "moduli": int(report.moduli),
+        "rungs": [count / n**2 for count in report.rungs.tolist()],
+        "achieved": float(report.achieved),
+        **watch.summary(),
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    times = "  ".join(f"{name} {ms:9.3f}" for name, ms in row["ms"].items())
+    rungs = " ".join(f"{share:8.4%}" for share in row["rungs"])
+    print(
+        f"{row['n']:6d} {row['data']:15} {row['moduli']:2d} moduli  ms: {times}   / moduli(15) {row['over_moduli']:7.3f}"
+        f"  / native {row['over_native']:7.3f}   rungs {rungs}",
+        flush=True,
+    )
+
+
+def few_bits(n: int) -> dict[str, int]:
+    """The moduli that the first rung multiplies, by the kind of elements."""
+    report = jax.jit(lambda a, b: jo.dot(a, b, contract=CERTIFIED, return_report=True)[1].moduli)
+    return {name: int(report(*make(n))) for name, make in FEW_BITS.items()}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 8192, 16384])
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn, after half of that to warm up")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    jax.config.update("jax_enable_x64", True)
+    meta = {
+        "ffi_hash": _ffi.build_info()["ffi_hash"],
+        "gpu": jax.devices()[0].device_kind,
+        "driver": query_gpu("driver_version")[0],
+        "jax": jax.__version__,
+        "date": datetime.date.today().isoformat(),
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "moduli": few_bits(min(options.sizes)),
+    }
+    print(meta, flush=True)
+    rows = []
+    for n in options.sizes:
+        for name in options.data:
+            if name in SLOW and n > SLOW_SIZE:
+                continue
+            contracts = [PLAIN, CERTIFIED] + ([EXACT] if name == "phi 0.5" and n <= SLOW_SIZE else [])
+            rows.append(measure(name, DATA[name](n), contracts, options))
+            print_row(rows[-1])
+            save(options.output, meta, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+// Which rung of the ladder gives each output: common/certificate.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/certificate.h"
+#include "status.h"
+
+namespace ozaki {
+
+// What is known of rows or columns.
+struct CertifiedRows {
+  const int64_t* stats;       // [batch, rows, kStatsFields]
+  const int32_t* scale;       // [batch, rows]
+  const int32_t* wide_scale;  // the same of more moduli, for the fine planes
+};
+
+struct Certify {
+  const int32_t* sums;  // [batch, 1 or 4, m, np]: products of the coarse planes or the fine ones
+  CertifiedRows rows, columns;
+  int64_t batch, m, n;
+  bool all_k;
+  float tau_half;
+  // Written by the coarse planes and updated by the fine ones, which leave tiles without undecided
+  // outputs alone; past column n of np a rung is 0.
+  uint8_t* rung;   // [batch, m, np]
+  uint8_t* tiles;  // [batch, tiles_of(m), tiles_of(n)]: bit r for rung r
+  float* worst;    // the same shape: the largest ratio of the outputs decided here
+};
+
+// Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
+Status launch_certify(const Certify& certify, int planes, cudaStream_t stream);
+
+}  // namespace ozaki

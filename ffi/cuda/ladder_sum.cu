@@ -1,0 +1,377 @@
+#include <algorithm>
+
+#include "common/accumulate.h"
+#include "device.h"
+#include "ladder_sum.h"
+
+namespace ozaki {
+namespace {
+
+// A CTA takes a block of kBlock x kBlock outputs, a thread kOwn x kOwn of them.
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kBlock = 64, kOwn = 4, kSide = kBlock / kOwn;
+constexpr int kBlocksPerTile = (kTile / kBlock) * (kTile / kBlock);
+static_assert(kSide * kSide == kThreads);
+// Up to so many outputs of a block are summed a warp each.
+constexpr int kFew = 256;
+
+// An element as the sums of a block want it: the fraction at the top of 64 bits, but for as many
+// bits as bring the product of two to units of 2^-32 of the window; exponent and sign in one word,
+// which adds up: exponent 4 + sign. The sum's bit 0 is the product's sign.
+struct Operand {
+  uint32_t high, low;
+  int tag;
+};
+constexpr int kLeftShift = 11, kRightShift = 9;
+static_assert(kLeftShift + kRightShift + 106 - kWindow == 32, "the word below the window");
+constexpr int kNoTerm = -(1 << 15);  // of a zero: below the tags of all products
+
+__device__ __forceinline__ Operand operand(uint64_t bits, int shift) {
+  if (is_zero(bits)) return {0, 0, kNoTerm};
+  const Normalised x = normalise(bits);
+  const uint64_t fraction = x.fraction << shift;
+  return {static_cast<uint32_t>(fraction >> 32), static_cast<uint32_t>(fraction),
+          x.exponent * 4 + (x.negative ? 1 : 0)};
+}
+
+constexpr int kDepth = 16, kPitch = kBlock + 4;
+
+struct Stage {
+  uint32_t high[kDepth][kPitch], low[kDepth][kPitch];
+  int tag[kDepth][kPitch];
+};
+
+struct Shared {
+  Stage a, b;
+  unsigned long long digits[kWarps][kDigits];
+  uint16_t listed[kBlock * kBlock];
+  int count;
+  uint32_t flagged[kWarps];
+};
+
+// The rows of a stage from an operand: those of the lhs, columns of the rhs. Zeros elsewhere.
+__device__ __forceinline__ void load_stage(const uint64_t* x, const Layout& layout, int rows,
+                                           int64_t first_k, int shift, Stage& stage) {
+  const bool contiguous = layout.stride_k == 1;
+#pragma unroll
+  for (int i = 0; i < kBlock * kDepth / kThreads; ++i) {
+    const int index = i * kThreads + threadIdx.x;
+    const int row = contiguous ? index / kDepth : index % kBlock;
+    const int h = contiguous ? index % kDepth : index / kBlock;
+    const bool inside = row < rows && first_k + h < layout.k;
+    const Operand element =
+        operand(inside ? x[row * layout.stride_r + (first_k + h) * layout.stride_k] : 0, shift);
+    stage.high[h][row] = element.high;
+    stage.low[h][row] = element.low;
+    stage.tag[h][row] = element.tag;
+  }
+}
+
+struct Four {
+  uint32_t at[kOwn];
+};
+
+__device__ __forceinline__ Four load_four(const void* source) {
+  const uint4 x = *static_cast<const uint4*>(source);
+  return {{x.x, x.y, x.z, x.w}};
+}
+
+struct Accumulator {
+  uint32_t at[4] = {};
+};
+
+// Adds a product whose exponent is `distance` below the top of the window. Returns whether it was
+// cut.
+template <bool kExact>
+__device__ __forceinline__ bool add_product(Accumulator& sum, uint32_t a_high, uint32_t a_low,
+                                            uint32_t b_high, uint32_t b_low, int distance,
+                                            uint32_t negative) {
+  const uint64_t p0 = uint64_t{a_low} * b_low;
+  const uint64_t p1 = uint64_t{a_high} * b_low + (p0 >> 32);
+  const uint64_t p2 = uint64_t{a_low} * b_high + static_cast<uint32_t>(p1);
+  const uint64_t p3 = uint64_t{a_high} * b_high + (p1 >> 32) + (p2 >> 32);
+  // The product is w2 w1 w0 and a word below.
+  uint32_t w0 = static_cast<uint32_t>(p2), w1 = static_cast<uint32_t>(p3);
+  uint32_t w2 = static_cast<uint32_t>(p3 >> 32);
+  uint32_t rest = static_cast<uint32_t>(p0);
+  if (distance >= 32) {
+    if (kExact) rest |= w0 | (distance >= 64 ? w1 : 0) | (distance >= 96 ? w2 : 0);
+    w0 = distance >= 96 ? 0 : distance >= 64 ? w2 : w1;
+    w1 = distance >= 64 ? 0 : w2;
+    w2 = 0;
+  }
+  if (kExact) rest |= w0 & ((1u << (distance & 31)) - 1);
+  const uint32_t sign = 0 - negative;
+  const uint32_t z0 = __funnelshift_r(w0, w1, distance) ^ sign;
+  const uint32_t z1 = __funnelshift_r(w1, w2, distance) ^ sign;
+  const uint32_t z2 = (w2 >> (distance & 31)) ^ sign;
+  asm("{\n"
+      ".reg .u32 none;\n"
+      "add.cc.u32 none, %7, 1;\n"  // carries where the sign is all ones
+      "addc.cc.u32 %0, %0, %4;\n"
+      "addc.cc.u32 %1, %1, %5;\n"
+      "addc.cc.u32 %2, %2, %6;\n"
+      "addc.u32 %3, %3, %7;\n"
+      "}"
+      : "+r"(sum.at[0]), "+r"(sum.at[1]), "+r"(sum.at[2]), "+r"(sum.at[3])
+      : "r"(z0), "r"(z1), "r"(z2), "r"(sign));
+  return kExact && rest != 0;
+}
+
+// A block of outputs and what they are made of.
+struct Block {
+  const uint64_t *a, *b;  // its first row and column
+  const uint8_t* rung;    // of its first output
+  uint64_t* c;
+  int rows, columns;
+};
+
+template <bool kExact>
+__device__ __forceinline__ void store(const WindowSum& sum, int top, int64_t k, uint64_t* target,
+                                      bool& undecided) {
+  undecided = kExact && !sum.decides(top, k);
+  if (!undecided) *target = sum.rounded(top);
+}
+
+// An output correctly rounded whatever it takes, by a warp.
+__device__ __noinline__ void store_exact(const LadderSum& args, const uint64_t* a,
+                                         const uint64_t* b, unsigned long long* digits,
+                                         uint64_t* target) {
+  const int lane = threadIdx.x % 32;
+  for (int q = lane; q < kDigits; q += 32) digits[q] = 0;
+  __syncwarp();
+  for (int64_t h = lane; h < args.a_layout.k; h += 32) {
+    const uint64_t x = a[h * args.a_layout.stride_k], y = b[h * args.b_layout.stride_k];
+    if (is_zero(x) || is_zero(y)) continue;
+    add_exactly(normalise(x), normalise(y), [&](int q, int64_t piece) {
+      atomicAdd(digits + q, static_cast<unsigned long long>(piece));
+    });
+  }
+  __syncwarp();
+  if (lane == 0) *target = round_digits(reinterpret_cast<int64_t*>(digits));
+  __syncwarp();
+}
+
+// One output by a warp.
+template <bool kExact>
+__device__ __forceinline__ void sum_output(const LadderSum& args, const uint64_t* a,
+                                           const uint64_t* b, unsigned long long* digits,
+                                           uint64_t* target) {
+  const int64_t k = args.a_layout.k;
+  const int lane = threadIdx.x % 32;
+  int top = kNoTerm;
+  for (int64_t h = lane; h < k; h += 32) {
+    const uint64_t x = a[h * args.a_layout.stride_k], y = b[h * args.b_layout.stride_k];
+    if (!is_zero(x) && !is_zero(y)) top = max(top, magnitude_exponent(x) + magnitude_exponent(y));
+  }
+  top = __reduce_max_sync(~0u, top);
+  WindowSum sum;
+  if (top != kNoTerm) {
+    for (int64_t h = lane; h < k; h += 32) {
+      const uint64_t x = a[h * args.a_layout.stride_k], y = b[h * args.b_layout.stride_k];
+      if (!is_zero(x) && !is_zero(y)) sum.add(normalise(x), normalise(y), top);
+    }
+  } else {
+    top = 0;
+  }
+  for (int i = 16; i > 0; i >>= 1) {
+    WindowSum other;
+    other.high = __shfl_xor_sync(~0u, sum.high, i);
+    other.low = __shfl_xor_sync(~0u, sum.low, i);
+    other.cut = __shfl_xor_sync(~0u, sum.cut, i);
+    sum.join(other);
+  }
+  bool undecided = false;
+  if (lane == 0) store<kExact>(sum, top, k, target, undecided);
+  if (__any_sync(~0u, undecided)) store_exact(args, a, b, digits, target);
+}
+
+// All outputs of a block, those wanted are stored: bit kOwn i + j of `wanted` for a thread's output
+// (i, j).
+template <bool kExact>
+__device__ __forceinline__ void sum_block(const LadderSum& args, const Block& block, int row,
+                                          int column, uint32_t wanted, Shared& shared) {
+  const int64_t k = args.a_layout.k, n = args.b_layout.rows;
+  int top[kOwn][kOwn];  // largest tag
+#pragma unroll
+  for (auto& of_row : top) {
+#pragma unroll
+    for (int& t : of_row) t = INT32_MIN;
+  }
+  for (int64_t first = 0; first < k; first += kDepth) {
+    __syncthreads();
+    load_stage(block.a, args.a_layout, block.rows, first, kLeftShift, shared.a);
+    load_stage(block.b, args.b_layout, block.columns, first, kRightShift, shared.b);
+    __syncthreads();
+#pragma unroll 4
+    for (int h = 0; h < kDepth; ++h) {
+      const Four a = load_four(&shared.a.tag[h][row]), b = load_four(&shared.b.tag[h][column]);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) {
+          top[i][j] = max(top[i][j], static_cast<int>(a.at[i] + b.at[j]));
+        }
+      }
+    }
+  }
+
+  Accumulator sum[kOwn][kOwn];
+  uint32_t cut = 0;
+#pragma unroll
+  for (auto& of_row : top) {
+#pragma unroll
+    for (int& t : of_row) t |= 3;  // the distance of a tag is (top - tag) >> 2
+  }
+  for (int64_t first = 0; first < k; first += kDepth) {
+    __syncthreads();
+    load_stage(block.a, args.a_layout, block.rows, first, kLeftShift, shared.a);
+    load_stage(block.b, args.b_layout, block.columns, first, kRightShift, shared.b);
+    __syncthreads();
+#pragma unroll 1
+    for (int h = 0; h < kDepth; ++h) {
+      const Four a_high = load_four(&shared.a.high[h][row]),
+                 a_low = load_four(&shared.a.low[h][row]);
+      const Four b_high = load_four(&shared.b.high[h][column]);
+      const Four b_low = load_four(&shared.b.low[h][column]);
+      const Four a_tag = load_four(&shared.a.tag[h][row]),
+                 b_tag = load_four(&shared.b.tag[h][column]);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) {
+          const uint32_t tag = a_tag.at[i] + b_tag.at[j];
+          const int distance = static_cast<int>((static_cast<uint32_t>(top[i][j]) - tag) >> 2);
+          const bool lost = add_product<kExact>(sum[i][j], a_high.at[i], a_low.at[i], b_high.at[j],
+                                                b_low.at[j], distance, tag & 1);
+          if (kExact) cut |= static_cast<uint32_t>(lost) << (i * kOwn + j);
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int at = i * kOwn + j;
+      if ((wanted >> at & 1) == 0) continue;
+      WindowSum of_output;
+      of_output.low = uint64_t{sum[i][j].at[1]} << 32 | sum[i][j].at[0];
+      of_output.high = uint64_t{sum[i][j].at[3]} << 32 | sum[i][j].at[2];
+      of_output.cut = cut >> at & 1;
+      bool undecided;
+      store<kExact>(of_output, top[i][j] >> 2, k, block.c + (row + i) * n + column + j, undecided);
+      if (undecided) {
+        shared.listed[atomicAdd(&shared.count, 1)] =
+            static_cast<uint16_t>((row + i) * kBlock + column + j);
+      }
+    }
+  }
+}
+
+template <bool kExact>
+__device__ __forceinline__ void process(const LadderSum& args, const Block& block, int64_t np,
+                                        Shared& shared) {
+  const int64_t n = args.b_layout.rows;
+  const int row = threadIdx.x / kSide * kOwn, column = threadIdx.x % kSide * kOwn;
+  uint32_t wanted = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (row + i >= block.rows || column >= block.columns) continue;
+    const uint32_t rungs = *reinterpret_cast<const uint32_t*>(block.rung + (row + i) * np + column);
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const bool of_block = column + j < block.columns;
+      wanted |= (of_block ? args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1 : 0)
+                << (i * kOwn + j);
+    }
+  }
+  __syncthreads();  // the block before has left the shared memory
+  if (threadIdx.x == 0) shared.count = 0;
+  __syncthreads();
+  const int own = __popc(wanted);
+  if (own != 0) atomicAdd(&shared.count, own);
+  __syncthreads();
+  const bool few = shared.count <= kFew;
+  if (shared.count == 0) return;
+  __syncthreads();
+  if (threadIdx.x == 0) shared.count = 0;
+  __syncthreads();
+  if (few) {
+    for (uint32_t rest = wanted; rest != 0; rest &= rest - 1) {
+      const int at = __ffs(rest) - 1;
+      shared.listed[atomicAdd(&shared.count, 1)] =
+          static_cast<uint16_t>((row + at / kOwn) * kBlock + column + at % kOwn);
+    }
+  } else {
+    sum_block<kExact>(args, block, row, column, wanted, shared);
+  }
+  // What is listed takes a warp each: all that is wanted, or what a window has not decided.
+  if (!few && !kExact) return;
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  for (int index = warp; index < shared.count; index += kWarps) {
+    const int i = shared.listed[index] / kBlock, j = shared.listed[index] % kBlock;
+    const uint64_t* a = block.a + i * args.a_layout.stride_r;
+    const uint64_t* b = block.b + j * args.b_layout.stride_r;
+    uint64_t* const target = block.c + i * n + j;
+    if (few) {
+      sum_output<kExact>(args, a, b, shared.digits[warp], target);
+    } else {
+      store_exact(args, a, b, shared.digits[warp], target);
+    }
+  }
+}
+
+template <bool kExact>
+__global__ void __launch_bounds__(kThreads, 2)
+    ladder_sum_kernel(const __grid_constant__ LadderSum args) {
+  __shared__ __align__(16) Shared shared;
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
+  const int64_t tiles_m = args.flagged.tiles_m, tiles_n = args.flagged.tiles_n;
+  const int64_t blocks = args.a_layout.batch * tiles_m * tiles_n * kBlocksPerTile;
+  // A CTA looks at kThreads of its blocks at once, then takes the flagged ones in turn.
+  for (int64_t first = 0; first * gridDim.x < blocks; first += kThreads) {
+    const int64_t own = (first + threadIdx.x) * gridDim.x + blockIdx.x;
+    const bool found =
+        own < blocks && (args.flagged.rungs[own / kBlocksPerTile] & args.flagged.wanted) != 0;
+    const uint32_t of_warp = __ballot_sync(~0u, found);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared.flagged[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    for (int w = 0; w < kWarps; ++w) {
+      for (uint32_t rest = shared.flagged[w]; rest != 0; rest &= rest - 1) {
+        const int64_t index = (first + w * 32 + __ffs(rest) - 1) * gridDim.x + blockIdx.x;
+        const int64_t tile = index / kBlocksPerTile, row_tile = tile / tiles_n;
+        const int part = static_cast<int>(index % kBlocksPerTile);
+        const int64_t batch = row_tile / tiles_m;
+        const int64_t i = (row_tile - batch * tiles_m) * kTile + part / 2 * kBlock;
+        const int64_t j = (tile - row_tile * tiles_n) * kTile + part % 2 * kBlock;
+        if (i >= m || j >= n) continue;
+        const Block block = {
+            reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0),
+            reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0),
+            args.rung + (batch * m + i) * np + j,
+            reinterpret_cast<uint64_t*>(args.c) + (batch * m + i) * n + j,
+            static_cast<int>(min(int64_t{kBlock}, m - i)),
+            static_cast<int>(min(int64_t{kBlock}, n - j))};
+        process<kExact>(args, block, np, shared);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Status launch_ladder_sum(const LadderSum& sum, cudaStream_t stream) {
+  const auto kernel = sum.exact ? ladder_sum_kernel<true> : ladder_sum_kernel<false>;
+  int64_t ctas = 0;
+  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, 0, &ctas));
+  const int64_t blocks =
+      sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocksPerTile;
+  kernel<<<static_cast<unsigned>(std::min(ctas, blocks)), kThreads, 0, stream>>>(sum);
+  return launch_status("ladder_sum_kernel");
+}
+
+}  // namespace ozaki

@@ -1,0 +1,25 @@
+// The last rung of the ladder: outputs as integer sums of their products, common/accumulate.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/layout.h"
+#include "flagged_tiles.h"
+
+namespace ozaki {
+
+struct LadderSum {
+  const double *a, *b;
+  Layout a_layout, b_layout;  // rows m and n
+  const uint8_t* rung;        // [batch, m, np]
+  FlaggedTiles flagged;       // by the rungs whose outputs are written
+  bool exact;                 // correctly rounded
+  double* c;                  // [batch, m, n]: other outputs keep what they hold
+};
+
+// Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
+Status launch_ladder_sum(const LadderSum& sum, cudaStream_t stream);
+
+}  // namespace ozaki
