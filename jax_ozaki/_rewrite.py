@@ -64,7 +64,7 @@ class Rewriter:
             if self.return_report:
                 self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
             return dot_general_p.bind(_array(lhs), _array(rhs), **params)
-        lhs, rhs = _wide(lhs), _wide(rhs)
+        lhs, rhs = _wide(lhs, rhs), _wide(rhs, lhs)
         arguments = lhs, rhs, dimension_numbers, params["out_sharding"]
         if lhs.dtype != rhs.dtype:
             product = _complex.mixed(*arguments, self._multiply)
@@ -106,8 +106,10 @@ def _array(value: Value) -> Any:
     return value.array if isinstance(value, Prepared) else value
 
 
-def _wide(value: Value) -> Any:
-    if isinstance(value, Prepared) or value.dtype in _field.DTYPES:
+def _wide(value: Value, other: Value) -> Any:
+    """An operand as float64 or complex128; the residues of a prepared complex one meet complex operands only."""
+    if isinstance(other, Prepared) and other.dtype == jnp.complex128 != value.dtype:
+        return lax.convert_element_type(_array(value), jnp.complex128)
+    if value.dtype in _field.DTYPES:
         return value
-    wide = jnp.complex128 if jnp.iscomplexobj(value) else jnp.float64
-    return lax.convert_element_type(value, wide)
+    return lax.convert_element_type(value, jnp.complex128 if jnp.iscomplexobj(value) else jnp.float64)
