@@ -18,9 +18,8 @@ from . import _dimensions, _switch
 from ._compat import ClosedJaxpr, JaxprEqn, Literal, dot_general_p, jit_p, pvary_p
 from ._contract import Contract
 from ._jaxpr import alone
-from ._prepare import Prepared
 from ._report import Report, report
-from ._rewrite import Value, emulates, multiply
+from ._rewrite import Value, array_of, emulates, multiply
 from ._settings import Settings
 from ._substitute import Substitution
 
@@ -47,7 +46,7 @@ class Rewriter:
         for equation in jaxpr.eqns:
             results = self._equation(equation, [read(atom) for atom in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
-        return [_array(read(atom)) for atom in jaxpr.outvars]
+        return [array_of(read(atom)) for atom in jaxpr.outvars]
 
     def _equation(self, equation: JaxprEqn, operands: list[Value]) -> Sequence[Value]:
         if equation.primitive is jit_p:
@@ -60,9 +59,9 @@ class Rewriter:
                 # What varies over a manual axis varies with all its leaves.
                 return [jax.tree.map(partial(pvary_p.bind, **equation.params), x) for x in operands]
             if self.substitution.enters(equation):
-                return jaxpr_as_fun(self.substitution.rewrite(alone(equation)))(*map(_array, operands))
+                return jaxpr_as_fun(self.substitution.rewrite(alone(equation)))(*map(array_of, operands))
             params = equation.primitive.get_bind_params(equation.params)
-            results = equation.primitive.bind(*map(_array, operands), **params)
+            results = equation.primitive.bind(*map(array_of, operands), **params)
         return results if equation.primitive.multiple_results else [results]
 
     def _product(self, equation: JaxprEqn, lhs: Value, rhs: Value) -> Any:
@@ -71,16 +70,12 @@ class Rewriter:
         contract = self.contract
         if not emulates(lhs.dtype, rhs.dtype, result.dtype) or contract.kind == "native":
             if self.return_report:
-                self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, Contract.native()))
+                self.reports.append(report(array_of(lhs), array_of(rhs), dimension_numbers, Contract.native()))
             with _switch.native() if contract.kind == "native" else nullcontext():
-                return dot_general_p.bind(_array(lhs), _array(rhs), **params)
+                return dot_general_p.bind(array_of(lhs), array_of(rhs), **params)
 
         def observe(lhs: Value, rhs: Value, dimension_numbers: Any) -> None:
-            self.reports.append(report(_array(lhs), _array(rhs), dimension_numbers, contract))
+            self.reports.append(report(array_of(lhs), array_of(rhs), dimension_numbers, contract))
 
         observer = observe if self.return_report else None
         return multiply(lhs, rhs, params, result, contract, self.workspace_bytes, observer)
-
-
-def _array(value: Value) -> Any:
-    return value.array if isinstance(value, Prepared) else value

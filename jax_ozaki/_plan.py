@@ -31,9 +31,9 @@ def padded_k(k: int) -> int:
     return -(-k // unit) * unit
 
 
-def workspace_size(moduli: int, batch: int, m: int, n: int, k: int) -> int:
-    """Bytes of residues of both operands and of their reduced products."""
-    return moduli * batch * ((m + n) * padded_k(k) + m * padded(n))
+def workspace_size(planes: int, batch: int, m: int, n: int, k: int) -> int:
+    """Bytes of residues of both operands and of their reduced products, a plane for every INT8 product."""
+    return planes * batch * ((m + n) * padded_k(k) + m * padded(n))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Blocks:
 
 
 @cache
-def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
+def blocks(planes: int, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
     """The largest blocks over batch, then n, m and k whose workspace stays within ``budget`` bytes.
 
     Blocks of k are multiples of the statistics' chunk. Raises ValueError if not even the smallest
@@ -55,7 +55,7 @@ def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
     """
 
     def fits(b: int, m: int, n: int, k: int) -> bool:
-        return workspace_size(moduli, b, m, n, k) <= budget
+        return workspace_size(planes, b, m, n, k) <= budget
 
     def largest(size: int, smallest: int, step: int, fits: Any) -> int:
         """The largest block of ``size`` that fits: all of it, or a multiple of ``step``."""
@@ -77,9 +77,9 @@ def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
         m_block = largest(m_block, min(m, small), small, lambda x: fits(1, x, n_block, k_block))
         n_block = largest(n_block, min(n, small), small, lambda x: fits(1, m_block, x, k_block))
     if not fits(1, m_block, n_block, k_block):
-        needed = workspace_size(moduli, 1, m_block, n_block, k_block)
+        needed = workspace_size(planes, 1, m_block, n_block, k_block)
         raise ValueError(
-            f"workspace_bytes={budget} is too small: {moduli} moduli need at least {needed} bytes "
+            f"workspace_bytes={budget} is too small: {planes} INT8 products need at least {needed} bytes "
             f"for blocks of {m_block} x {n_block} x {k_block}."
         )
     return Blocks(1, m_block, n_block, k_block)

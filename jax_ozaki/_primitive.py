@@ -1,4 +1,7 @@
-"""``ozaki_dot_general_p``: lax.dot_general for float64 and complex128, emulated. One bilinear primitive carries every product."""
+"""``ozaki_dot_general_p``: lax.dot_general for float64 and complex128, emulated.
+
+One bilinear primitive carries every product.
+"""
 
 from __future__ import annotations
 

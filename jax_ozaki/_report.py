@@ -125,7 +125,8 @@ def _certified(worst: Array, summed: Array, k: int, c: float) -> Array:
 def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, moduli: int, c: float) -> Array:
     """1 + [sqrt(k)/2 (x + y) + k/4 x y] / u, x = 2^-mu / norm2(a_i) and y = 2^-nu / norm2(b_j) at their largest.
 
-    ``k`` counts parts. The bound of the normwise contract, with the scales that were used; at most the contract's own ``c``.
+    The bound of the normwise contract, with the scales that were used; at most the contract's own ``c``. ``k`` counts
+    the parts of complex elements.
     """
     if 0 in lhs.shape or 0 in rhs.shape:
         return jnp.float64(1)

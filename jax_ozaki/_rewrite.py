@@ -32,7 +32,7 @@ def multiply(
 
     ``observe`` is shown the product of operands of one dtype that it comes down to.
     """
-    lhs, rhs = _wide(lhs), _wide(rhs)
+    lhs, rhs = _wide(lhs, rhs), _wide(rhs, lhs)
     product = partial(_multiply, contract=contract, workspace_bytes=workspace_bytes, observe=observe)
     if lhs.dtype != rhs.dtype:
         product = partial(_complex.mixed, product=product)
@@ -76,7 +76,14 @@ def emulates(lhs: Any, rhs: Any, result: Any) -> bool:
     return result in _field.DTYPES or (lhs in _field.DTYPES and rhs in _field.DTYPES)
 
 
-def _wide(value: Value) -> Any:
-    if isinstance(value, Prepared) or value.dtype in _field.DTYPES:
+def array_of(value: Value) -> Any:
+    return value.array if isinstance(value, Prepared) else value
+
+
+def _wide(value: Value, other: Value) -> Any:
+    """An operand as float64 or complex128; the residues of a prepared complex one meet complex operands only."""
+    if isinstance(other, Prepared) and other.dtype == jnp.complex128 != value.dtype:
+        return lax.convert_element_type(array_of(value), jnp.complex128)
+    if value.dtype in _field.DTYPES:
         return value
     return lax.convert_element_type(value, jnp.complex128 if jnp.iscomplexobj(value) else jnp.float64)

@@ -404,6 +404,8 @@ def test_prepared_operands():
     c = np.asarray(jo.matmul(real, B))
     assert_same_bits(c.real, oracle.product(A.real, B.real, N))
     assert_same_bits(c.imag, oracle.product(A.real, B.imag, N))
+    for other in (B.real, B.real.astype(np.float32)):
+        assert_same_bits(jo.matmul(lhs, other), product(A, other + 0j))
     stack = jo.prepare(np.stack([A, DA]), "lhs", contract)
     assert_same_bits(jax.vmap(jo.matmul, (0, None))(stack, B), np.stack([expected, product(DA, B)]))
 

@@ -66,7 +66,7 @@ def test_python_scalars_and_numpy_arrays():
         assert outcome(lambda a=a, b=b: jo.dot(a, b)) == outcome(lambda a=a, b=b: jnp.dot(a, b)), (a, b)
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in ("float64",)])
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in ("float64", "complex128")])
 def test_other_dtypes_pass_through(dtype):
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.integers(0, 3, (4, 4))).astype(dtype) for _ in range(2))
