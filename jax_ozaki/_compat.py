@@ -25,6 +25,7 @@ from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_
 from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
 from jax._src.lax.control_flow.solves import linear_solve_p as custom_linear_solve_p
 from jax._src.lax.lax import _convert_element_type as convert_element_type
+from jax._src.lax.linalg import symmetric_product_p
 from jax._src.sharding_impls import ShardingContext, UnspecifiedValue
 from jax._src.xla_bridge import backends_are_initialized
 from jax.extend.backend import backends
@@ -77,6 +78,7 @@ __all__ = [
     "remat_p",
     "scan_constants",
     "scan_p",
+    "symmetric_product_p",
     "trace",
     "transpose_source",
     "user_frame",
@@ -178,9 +180,9 @@ def initialized_platforms() -> frozenset[str]:
     return frozenset(backends()) if backends_are_initialized() else frozenset()
 
 
-def module_products(module: Any) -> list[tuple[Any, Any, Any, Any, str]]:
+def module_products(module: Any) -> list[tuple[Any, ...]]:
     """The floating-point dot_generals of a lowered module: avals of lhs, rhs and result, dimension numbers, place."""
-    found: list[tuple[Any, Any, Any, Any, str]] = []
+    found: list[tuple[Any, ...]] = []
 
     def visit(operation: Any) -> Any:
         if operation.name == "stablehlo.dot_general":
@@ -189,8 +191,8 @@ def module_products(module: Any) -> list[tuple[Any, Any, Any, Any, str]]:
             if all(str(x.element_type) in _FLOATS for x in types):
                 lhs, rhs, out = (jax.ShapeDtypeStruct(tuple(x.shape), _FLOATS[str(x.element_type)]) for x in types)
                 numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
-                contracting = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
-                batching = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+                contracting = tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)
+                batching = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
                 found.append((lhs, rhs, out, (contracting, batching), _place(str(operation.location))))
         return ir.WalkResult.ADVANCE
 

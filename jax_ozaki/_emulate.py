@@ -36,9 +36,10 @@ def emulate(
     transformation on either side: ``emulate(grad(f))`` and ``grad(emulate(f))`` are emulated throughout. An
     operand that a loop does not change is quantized once, before the loop.
 
-    Not replaced are products that a primitive creates when it is lowered, in which no jaxpr shows them
-    (:func:`enable` reaches those), and decompositions and solves (cholesky, lu, qr, eigh, svd, triangular_solve),
-    which are no products; the products in their derivatives are.
+    Decompositions and solves (cholesky, lu, qr, eigh, svd, triangular_solve) are no products and stay XLA's; the
+    products in their derivatives are emulated. A library's primitive is emulated in its lowering and its derivatives,
+    if it has any. One without derivatives may create products when it is lowered that only :func:`enable` reaches,
+    and products in kernels (Pallas) stay native: ``explain`` counts them.
 
     A function among the results, as ``jax.vjp`` returns one, keeps its native products.
 

@@ -24,8 +24,7 @@ from ._switch import Switch
 class enable:
     """A block in which every float64 product is emulated when it is lowered.
 
-    It reaches what :func:`emulate` cannot: products that a library's primitive creates when it is lowered, in which
-    no jaxpr shows them. What counts is the block in which a program is *lowered*: for a jitted function, that of
+    It reaches every product that jax lowers, also those that a primitive creates there and no jaxpr shows. What counts is the block in which a program is *lowered*: for a jitted function, that of
     its call. The switch is part of the jit key, so nothing compiled outside is used inside, or the reverse, and it
     is thread-local. ``JAX_OZAKI_ENABLE=1`` sets it for a process.
 

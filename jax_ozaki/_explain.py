@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,24 +73,30 @@ def explain(
     """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
     closed, arrays, _ = staged(fn, *args, **kwargs)
     found = list(products(closed, settings))
-    blank = _WithoutProducts(settings).rewrite(closed)
-
-    def program(*arrays: Any) -> list[Any]:
-        return jaxpr_as_fun(blank)(*arrays)
-
-    with _switch.context(None):
-        module = jax.jit(program).lower(*arrays).compiler_ir()
-    for lhs, rhs, result, numbers, where in module_products(module):
-        params = {"dimension_numbers": numbers}
-        because = settings.native_because(lhs, rhs, result, params)
-        if because is None and not reaches_lowering:
-            because = "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
+    remaining = [] if reaches_lowering else _created_at_lowering(_WithoutProducts(settings).rewrite(closed), arrays)
+    left = [product[:4] for product in remaining]
+    for *product, where in _created_at_lowering(_Unwatched(settings).rewrite(closed), arrays):
+        lhs, rhs, result, numbers = product
+        because = settings.native_because(lhs, rhs, result, {"dimension_numbers": numbers})
+        if tuple(product) in left:
+            left.remove(tuple(product))
+            because = because or "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
         found.append(_product(lhs, rhs, result, numbers, 1, False, where, because))
     return Explanation(tuple(found))
 
 
+def _created_at_lowering(jaxpr: Any, arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The products in the lowering of a jaxpr that shows none."""
+
+    def program(*arrays: Any) -> list[Any]:
+        return jaxpr_as_fun(jaxpr)(*arrays)
+
+    with _switch.context(None):
+        return module_products(jax.jit(program).lower(*arrays).compiler_ir())
+
+
 class _WithoutProducts(Substitution):
-    """Leaves only those products that a primitive creates at lowering."""
+    """Leaves only the products that remain when primitives create theirs at lowering."""
 
     def _equation(self, equation: Any, scope: Any) -> Any:
         if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
@@ -101,25 +107,39 @@ class _WithoutProducts(Substitution):
         return equations
 
 
+class _Unwatched(_WithoutProducts):
+    """Leaves all products that primitives create at lowering."""
+
+    def is_watched(self, equation: Any) -> bool:
+        return False
+
+
 def products(
-    jaxpr: Any, settings: Settings, count: int = 1, in_while: bool = False, opaque: str | None = None
+    jaxpr: Any,
+    settings: Settings,
+    count: int = 1,
+    in_while: bool = False,
+    opaque: str | None = None,
+    site: str = "",
 ) -> Iterator[Product]:
-    """The products of a jaxpr, those in its inner jaxprs included; ``opaque`` names what keeps them native."""
+    """The products of a jaxpr, those in its inner jaxprs included.
+
+    ``opaque`` names what keeps them native; ``site`` is where the program asked for the whole.
+    """
     for equation in opened(jaxpr).eqns:
         primitive, params = equation.primitive, equation.params
+        where = user_frame(equation) or site
         if primitive in MULTIPLICATIONS:
             lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
             because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
             because = f"in a {opaque}" if opaque else because
-            yield _product(
-                lhs, rhs, result, params["dimension_numbers"], count, in_while, user_frame(equation), because
-            )
+            yield _product(lhs, rhs, result, params["dimension_numbers"], count, in_while, where, because)
             continue
         times = params["length"] if primitive is scan_p else 1
         inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
         within = opaque or (primitive.name if primitive.name in OPAQUE else None)
         for part in inner_jaxprs(inner):
-            yield from products(part, settings, count * times, in_while or primitive is while_p, within)
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within, where)
 
 
 def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:

@@ -35,6 +35,7 @@ from ._compat import (
     remat_p,
     scan_constants,
     scan_p,
+    symmetric_product_p,
     trace,
     while_p,
     wrapped,
@@ -44,12 +45,13 @@ from ._jaxpr import inline, inner_jaxprs, map_inner, opened, rebuilt
 from ._prepare import preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
-from ._watched import watch
+from ._switch import Switch
+from ._watched import can_be_watched, is_foreign, watch
 from .checkpoint_policies import seeing_products
 
 Atom = Any
 
-DERIVATIVES_MULTIPLY = frozenset(
+_WATCHED = frozenset(
     getattr(primitives, name)
     for name in (
         "cholesky_p",
@@ -61,8 +63,8 @@ DERIVATIVES_MULTIPLY = frozenset(
         "svd_p",
         "triangular_solve_p",
     )
-)
-"""Primitives without products, whose derivatives have some."""
+) | {symmetric_product_p}
+"""jax's primitives without products, whose derivatives have some; one multiplies when it is lowered."""
 
 OPAQUE = frozenset({"core_map", "custom_partitioning", "pallas_call"})
 """Names of primitives whose jaxprs are not what they compute, or are kernels."""
@@ -73,6 +75,11 @@ class Call:
     """Calls functions with their products replaced."""
 
     settings: Settings
+
+    @property
+    def switch(self) -> Switch:
+        """What ``enable`` is told for the same."""
+        return Switch(self.settings.contract, self.settings.min_size, self.settings.workspace_bytes)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """``fn(*args, **kwargs)``.
@@ -149,7 +156,16 @@ class Substitution:
 
     def enters(self, equation: JaxprEqn) -> bool:
         """Whether there may be products within an equation, or within its derivatives."""
-        return equation.primitive in DERIVATIVES_MULTIPLY or bool(inner_jaxprs(equation.params))
+        return self.is_watched(equation) or bool(inner_jaxprs(equation.params))
+
+    def is_watched(self, equation: JaxprEqn) -> bool:
+        """Whether an equation multiplies float64 in its derivatives or its lowering, where no jaxpr shows it."""
+        if equation.primitive not in _WATCHED and not is_foreign(equation.primitive):
+            return False
+        if equation.effects or self.settings.contract.kind == "native":
+            return False
+        dtypes = [getattr(x.aval, "dtype", None) for x in equation.invars]
+        return any(emulates(x, x, x) for x in dtypes) and can_be_watched(equation.params)
 
     def rewrite(self, jaxpr: Any, constant: Sequence[bool] | None = None) -> Any:
         """``jaxpr`` replaced; itself if there is nothing to replace.
@@ -191,8 +207,8 @@ class Substitution:
             return self._product(equation, scope)
         if primitive.name in OPAQUE:
             return [equation]
-        if primitive in DERIVATIVES_MULTIPLY and self.settings.contract.kind != "native":
-            return self._differentiable(equation, scope)
+        if self.is_watched(equation):
+            return self._watched(equation, scope)
         if primitive is scan_p:
             return self._scan(equation)
         if primitive is while_p:
@@ -407,10 +423,8 @@ class Substitution:
         jaxpr, *rest = rule.call_wrapped(*zeros)
         return (self.rewrite(jaxpr), *rest)
 
-    def _differentiable(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
-        """A decomposition whose derivative, taken later, is emulated."""
-        if not any(emulates(x.aval.dtype, x.aval.dtype, x.aval.dtype) for x in equation.invars):  # type: ignore[attr-defined]
-            return [equation]
+    def _watched(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
+        """A decomposition, a solve, a library's primitive: emulated where it is lowered or differentiated."""
 
         def watched(*operands: Any) -> list[Any]:
             return watch(equation.primitive, equation.params, Call(self.settings), operands)

@@ -1,7 +1,7 @@
 """A primitive that stands for another and has its rules rewritten when they are used.
 
-Decompositions and solves are no products, but their derivatives multiply. Those taken of a rewritten program must be
-rewritten too, at any order, in batches and transposed.
+Decompositions and solves are no products, but their derivatives multiply; a library's primitive may multiply in its
+lowering too. Derivatives taken of a rewritten program must be rewritten, at any order, in batches and transposed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax import dtypes
 
+from . import _switch
 from ._compat import Primitive, ad, batching, evaluate_eagerly, mlir
 
 watched_p = Primitive("ozaki_watched")
@@ -77,4 +78,29 @@ def _batch(axis_data: Any, operands: Any, axes: Any, *, of: Primitive, params: A
 ad.primitive_jvps[watched_p] = _jvp
 ad.primitive_transposes[watched_p] = _transpose
 batching.fancy_primitive_batchers[watched_p] = _batch
-mlir.register_lowering(watched_p, mlir.lower_fun(_bind, multiple_results=True))
+
+
+def _lower(ctx: Any, *operands: Any, rewrite: Any, **params: Any) -> Any:
+    # What the primitive's own lowering multiplies is emulated there.
+    with _switch.context(rewrite.switch):
+        return mlir.lower_fun(_bind, multiple_results=True)(ctx, *operands, **params)
+
+
+mlir.register_lowering(watched_p, _lower)
+
+
+def can_be_watched(params: dict[str, Any]) -> bool:
+    """Whether jax can cache an equation that holds these parameters as one."""
+    try:
+        hash(tuple(params.items()))
+    except TypeError:
+        return False
+    return True
+
+
+def is_foreign(primitive: Primitive) -> bool:
+    """Whether a primitive's derivative is written outside jax, where it may multiply; so may its lowering."""
+    rule = ad.primitive_jvps.get(primitive)
+    while isinstance(rule, partial):
+        rule = rule.func
+    return rule is not None and rule.__module__.partition(".")[0] not in ("jax", "jax_ozaki")

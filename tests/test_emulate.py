@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
@@ -212,6 +214,40 @@ def test_second_derivatives_of_decompositions():
         point = jnp.asarray(SPD)[None] if second is not jax.hessian else jnp.asarray(SPD)
         assert emulated(second(loss), point)
     check_grads(loss, (SPD,), order=2, rtol=1e-5, atol=1e-5)
+
+
+library_p = Primitive("library_gram")
+"""A library's primitive: it multiplies in its lowering, and in its derivative."""
+library_p.def_impl(lambda x: x @ x.T)
+library_p.def_abstract_eval(lambda x: jax.core.ShapedArray((x.shape[0],) * 2, x.dtype))
+mlir.register_lowering(library_p, mlir.lower_fun(lambda x: x @ x.T, multiple_results=False))
+batching.primitive_batchers[library_p] = lambda args, axes: (jax.vmap(lambda x: x @ x.T, axes)(*args), 0)
+ad.primitive_jvps[library_p] = lambda x, dx: (
+    library_p.bind(*x),
+    ad.Zero.from_primal_value(x[0]) if isinstance(dx[0], ad.Zero) else dx[0] @ x[0].T + x[0] @ dx[0].T,
+)
+
+
+def lowered(fn, *args):
+    """Native and emulated products in the lowered program."""
+    text = jax.jit(fn).lower(*args).as_text()
+    return text.count("stablehlo.dot_general"), text.count("@jax_ozaki.grouped_mma.v1")
+
+
+def test_primitives_of_libraries():
+    def loss(gram):
+        return lambda x: (CT * gram(x)).sum()
+
+    assert lowered(emulate(library_p.bind), A) == (0, 1)
+    assert_same_bits(emulate(library_p.bind)(jnp.asarray(A)), product(A, A.T))
+    assert lowered(jax.vmap(emulate(library_p.bind)), np.stack([A, A])) == (0, 1)
+    expected = jax.grad(loss(lambda x: x @ x.T))(A)
+    for gradient in (jax.grad(loss(emulate(library_p.bind))), emulate(jax.grad(loss(library_p.bind)))):
+        native, emulated_products = lowered(gradient, A)
+        assert native == 0 < emulated_products
+        np.testing.assert_allclose(gradient(A), expected, rtol=1e-12)
+    batched = jax.grad(lambda x: (CT * jax.vmap(emulate(library_p.bind))(x)).sum())
+    assert lowered(batched, np.stack([A, A]))[0] == 0
 
 
 def test_bits():

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import jax_ozaki as jo
 
@@ -60,9 +62,14 @@ def test_shapes_are_enough():
     assert jo.emulate(program, min_size=0).explain(*shapes).emulated == 4
 
 
+gram_p = Primitive("gram")
+"""A library's primitive that multiplies, where only its lowering says so."""
+gram_p.def_abstract_eval(lambda x: jax.core.ShapedArray((x.shape[0],) * 2, x.dtype))
+mlir.register_lowering(gram_p, mlir.lower_fun(lambda x: x @ x.T, multiple_results=False))
+
+
 def hidden(x):
-    """symmetric_product multiplies, but only its lowering says so."""
-    return lax.linalg.symmetric_product(x, jnp.zeros((6, 6))) + x @ x.T
+    return gram_p.bind(x) + x @ x.T
 
 
 def test_products_created_at_lowering_are_counted():
@@ -79,6 +86,19 @@ def test_enable_leaves_none():
     assert (explanation.emulated, explanation.native) == (2, 0)
     explanation = jo.enable(min_size=100).explain(hidden, A)
     assert (explanation.emulated, explanation.native) == (0, 2)
+
+
+def test_products_that_emulate_reaches_at_lowering():
+    """Those of primitives that can be differentiated; symmetric_product is jax's own."""
+
+    def program(x):
+        return lax.linalg.symmetric_product(x, jnp.zeros((6, 6))) + x @ x.T
+
+    explanation = jo.emulate(program, min_size=0).explain(A)
+    assert (explanation.emulated, explanation.native) == (2, 0)
+    explanation = jo.emulate(program, min_size=100).explain(A)
+    assert (explanation.emulated, explanation.native) == (0, 2)
+    assert "size 5.143 < min_size 100" in explanation.products[-1].native_because
 
 
 def test_only_the_part_of_a_solve_that_runs_is_counted():
