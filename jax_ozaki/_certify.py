@@ -52,7 +52,7 @@ def _staged(
     rows, columns = (_stages.Rows(x) for x in views(lhs, rhs, *groups))
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     moduli = contract.modulus_count(extents.k)
-    blocks = _plan.blocks(contract.workspace_moduli(extents.k), *extents, budget=workspace_bytes)
+    blocks = _plan.contract_blocks(contract, *extents, budget=workspace_bytes)
     if blocks == _plan.Blocks(*extents):
         rows, columns = rows.quantize(stages, moduli), columns.quantize(stages, moduli)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import jax
 
-from . import _moduli
+from . import _moduli, _rungs
 
 Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "native"]
 
@@ -168,12 +168,14 @@ class Contract:
         return min(self.modulus_count(k) + _WIDER, _moduli.MAX_MODULI)
 
     def workspace_moduli(self, k: int) -> int:
-        """The bytes that each element and each output take at a time, in moduli.
-
-        Those of a ``componentwise`` product are the residues of its third rung, or earlier those of the first
-        and the planes and sums of the magnitudes.
-        """
+        """The moduli whose residues are held at a time; in a ``componentwise`` product those of the third rung, or
+        earlier those of the first and the planes of magnitudes."""
         return self.modulus_count(k) + (_WIDER if self.kind == "componentwise" else 0)
+
+    @property
+    def magnitude_sums(self) -> int:
+        """The sums of magnitudes that are held beside them for every output."""
+        return _rungs.FINE_PLANES if self.kind == "componentwise" else 0
 
     @cache  # noqa: B019 -- contracts are few and small
     def modulus_count(self, k: int) -> int:

@@ -25,7 +25,7 @@ from . import _ladder_reference, _moduli, _reference, _rungs
 from ._contract import Contract
 from ._operand import Operand
 from ._plan import Blocks, padded
-from ._rungs import Certified, RungMap
+from ._rungs import Certified
 from ._stages import Rows, Stages, in_blocks, over_blocks
 
 

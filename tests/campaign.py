@@ -21,7 +21,7 @@ from jax_ozaki import Contract
 
 M, N = 3, 4
 LENGTHS = (1, 6, 19, 44)
-CONTRACTS = tuple(map(Contract.componentwise, ("sqrt_k", "k", 1.5))) + (Contract.exact(),)
+CONTRACTS = (*map(Contract.componentwise, ("sqrt_k", "k", 1.5)), Contract.exact())
 
 
 def normal(rng, shape):
@@ -102,9 +102,7 @@ def near_overflow(rng, a, b):
 
 def outliers(rng, a, b):
     """A few elements far above the others."""
-    return (
-        np.ldexp(normal(rng, s), np.where(rng.random(s) < 0.1, rng.integers(20, 300, s), 0)) for s in (a, b)
-    )
+    return (np.ldexp(normal(rng, s), np.where(rng.random(s) < 0.1, rng.integers(20, 300, s), 0)) for s in (a, b))
 
 
 def float32_values(rng, a, b):
