@@ -193,6 +193,8 @@ class Contract:
             if _headroom(n, k) is None:
                 raise ValueError(f"{self} has too few moduli for a contraction of length k={k}: take more moduli.")
             return n
+        if self.kind == "componentwise" and k == 0:
+            return self.modulus_count(1)
         candidates = range(_moduli.MIN_MODULI, _moduli.MAX_MODULI + 1)
         found = bisect_left(candidates, True, key=lambda n: self._holds(n, k))  # more moduli hold more
         if found < len(candidates):
@@ -212,7 +214,7 @@ class Contract:
         assert c is not None
         if self.kind == "componentwise":
             # The first rung is to certify ordinary data: what it does not certify goes up the ladder.
-            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(max(k, 1)) / 2 - math.log2(c - 1)
+            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(k) / 2 - math.log2(c - 1)
         # The integer norm of a row is at least 2^15, and its norm2 at least (1 - rounding) of that: every term
         # is rounded up by less than 1, and every chunk's sum of squares too. The scale is a power of two,
         # rounded down. So 2^-mu <= 2 norm2(a_i) / (1 - rounding) / headroom.

@@ -1,6 +1,6 @@
 """Certified products: every output takes the first rung of a fixed ladder that is certain to keep the contract.
 
-    1  X from N1 moduli, certified by |A||B| from 7-bit magnitudes over a part of k
+    1  X from N1 moduli, certified by |A||B| from 8-bit magnitudes over a part of k
     2  the same X, certified by 14-bit magnitudes over all of k, or by 0/1 masks where |A||B| = 0
     3  X from N2 moduli, certified likewise
     4  the products added up as integers

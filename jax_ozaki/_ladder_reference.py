@@ -44,7 +44,7 @@ def _tail(n: int, axes: int) -> list[tuple[int, int]]:
 def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int) -> Array:
     """floor(|a| 2^(bits - emax)) over a subset of k: uint8[batch, planes, rows, padded k].
 
-    One plane of 7 bits; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
+    One plane of 8 bits; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
     two sides (0 lhs, 1 rhs) multiply: high high, high low, low high, mask mask.
     """
 

@@ -22,12 +22,12 @@ TILE = 128
 """Outputs of a tile, in either direction."""
 
 COARSE_PLANES, FINE_PLANES = 1, 4
-COARSE_BITS, FINE_BITS = 7, 14
+COARSE_BITS, FINE_BITS = 8, 14
 
 PLANE_BLOCK = 64
 """Consecutive k that a magnitude product takes or leaves together."""
 
-_LONGEST_PLANE = 1 << 17  # 127^2 times that fits 32 bits
+_LONGEST = {COARSE_PLANES: 1 << 15, FINE_PLANES: 1 << 17}  # sums of bytes of 8 and of 7 bits fit 32
 _ENOUGH = 1 << 10  # from here half of k bounds |A||B| well enough
 
 
@@ -37,9 +37,9 @@ def tiles(extent: int) -> int:
 
 def plane_step(k: int, planes: int) -> int:
     """Of the blocks of k, every how many-th is summed."""
-    if planes == COARSE_PLANES and _ENOUGH <= k <= 2 * _LONGEST_PLANE:
+    if planes == COARSE_PLANES and _ENOUGH <= k <= 2 * _LONGEST[planes]:
         return 2
-    return max(1, -(-k // _LONGEST_PLANE))
+    return max(1, -(-k // _LONGEST[planes]))
 
 
 def kept(k: int, step: int) -> int:

@@ -29,7 +29,7 @@ def subset(k, step):
 
 
 def coarse_step(k):
-    return 1 if k < 1024 else 2 if k <= 2**18 else -(-k // 2**17)
+    return 1 if k < 1024 else 2 if k <= 2**16 else -(-k // 2**15)
 
 
 def fine_step(k):
@@ -86,8 +86,8 @@ def rungs(a, b, c, n1):
         return [row_bounds(s, scale, bits) for s, scale in zip(stats, scales, strict=True)]
 
     at = subset(k, coarse_step(k))
-    coarse = [magnitudes(x[:, at], s.emax, 7) for x, s in zip(planes, stats, strict=True)]
-    first, worst = certify(*bounds(narrow, 7), coarse[0] @ coarse[1].T, tau_half(c))
+    coarse = [magnitudes(x[:, at], s.emax, 8) for x, s in zip(planes, stats, strict=True)]
+    first, worst = certify(*bounds(narrow, 8), coarse[0] @ coarse[1].T, tau_half(c))
 
     at = subset(k, fine_step(k))
     (high, low), (up, down) = (

@@ -294,8 +294,9 @@ inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U8& tiles, con
   check_plane_count(checks, extents.moduli);
   checks.require(extents.kp % kVectorBytes == 0,
                  "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
-  checks.require(extents.kp <= kMaxPlaneLength, "lhs has rows of " + std::to_string(extents.kp) +
-                                                    " bytes, which 32 bits cannot sum");
+  const int64_t longest = extents.moduli == kCoarsePlanes ? kMaxCoarseLength : kMaxFineLength;
+  checks.require(extents.kp <= longest, "lhs has rows of " + std::to_string(extents.kp) +
+                                            " bytes, which 32 bits cannot sum");
   checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
   checks.shape("sums", sums.dimensions(),

@@ -46,19 +46,22 @@ OZAKI_HD RowBound row_bound(const RowStatistics& row, int32_t scale, int plane_b
 
 struct Certificate {
   bool holds;
-  float ratio;  // bound of |X 2^-(mu + nu) - AB| / (u S), where it holds
+  float error = 0, scale = 1;  // E and u S_lo 2^(mu + nu) where it holds
+
+  // The bound of |X 2^-(mu + nu) - AB| / (u S).
+  OZAKI_HD float ratio() const { return error / scale; }
 };
 
 // magnitude: S_lo in the units of both rows. tau_half: (c - 1) / 2 rounded down, times 1 - 2^-16.
 OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, float magnitude,
                                  float tau_half) {
-  if (row.special || column.special) return {true, 0};
+  if (row.special || column.special) return {true};
   const float error =
       (row.rounded ? column.half_norm : 0.0f) + (column.rounded ? row.half_norm : 0.0f);
-  if (error == 0) return {true, 0};
+  if (error == 0) return {true};
   const float bound = magnitude * row.unit * column.unit;  // 2 u S_lo 2^(mu + nu), perhaps Inf
-  if (!(error <= bound * tau_half)) return {false, 0};
-  return {true, error / (0.5f * bound)};
+  if (!(error <= bound * tau_half)) return {false};
+  return {true, error, 0.5f * bound};
 }
 
 // The rung of the ladder that gives an output, and the tiles of outputs that share work: a tile
@@ -69,13 +72,13 @@ OZAKI_HD int64_t tiles_of(int64_t extent) { return (extent + kTile - 1) / kTile;
 
 struct Decision {
   Rung rung;
-  float ratio;
+  Certificate by;
 };
 
 // By the product of the coarse planes.
 OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, int32_t sum, float tau_half) {
   const Certificate first = certificate(row, column, static_cast<float>(sum), tau_half);
-  return {first.holds ? kCoarse : kUndecided, first.ratio};
+  return {first.holds ? kCoarse : kUndecided, first};
 }
 
 // The products of the fine planes: hi hi, hi lo, lo hi and that of the masks.
@@ -89,13 +92,13 @@ struct FineSums {
 OZAKI_HD Decision decide(const RowBound& row, const RowBound& column, const RowBound& wide_row,
                          const RowBound& wide_column, const FineSums& sums, bool all_k,
                          float tau_half) {
-  if (all_k && sums.mask == 0) return {kFine, 0};
+  if (all_k && sums.mask == 0) return {kFine, {true}};
   const int64_t cross = int64_t{sums.high_low} + sums.low_high;
   const float magnitude = static_cast<float>((int64_t{sums.high} << 14) + (cross << 7));
   const Certificate narrow = certificate(row, column, magnitude, tau_half);
-  if (narrow.holds) return {kFine, narrow.ratio};
+  if (narrow.holds) return {kFine, narrow};
   const Certificate wide = certificate(wide_row, wide_column, magnitude, tau_half);
-  return {wide.holds ? kWide : kSum, wide.ratio};
+  return {wide.holds ? kWide : kSum, wide};
 }
 
 }  // namespace ozaki

@@ -25,14 +25,21 @@ struct PlaneSubset {
   }
 };
 
-// The longest plane of a subset that the package asks for: 127^2 times that fits 32 bits.
-constexpr int64_t kMaxPlaneLength = int64_t{1} << 17;
-static_assert(127 * 127 * kMaxPlaneLength < (int64_t{1} << 31));
+// The longest planes that the package asks for: sums of bytes of 8 and of 7 bits fit 32.
+constexpr int64_t kMaxCoarseLength = int64_t{1} << 15, kMaxFineLength = int64_t{1} << 17;
+static_assert(255 * 255 * kMaxCoarseLength < (int64_t{1} << 31));
+static_assert(127 * 127 * kMaxFineLength < (int64_t{1} << 31));
 
 // floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax, plane_bits <= 14: below
 // 2^plane_bits.
 OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
-  // To the right by at least 53 - plane_bits, but where emax is that of a subnormal.
+  if (emax >= -1021) {
+    // The largest element is normal: the significand's upper 21 bits are enough, and all is 32-bit.
+    const int high = static_cast<int>(bits >> 32) & 0x7fffffff;
+    const int field = (high >> 20) - 1 > 0 ? (high >> 20) - 1 : 0;  // subnormals have that of 1
+    const int shift = emax + 1042 - plane_bits - field;
+    return static_cast<uint32_t>(high - (field << 20)) >> (shift < 31 ? shift : 31);
+  }
   const int shift = emax - plane_bits - exponent(bits);
   const uint64_t magnitude = significand(bits) << (shift < 0 ? -shift : 0);
   return shift > 63 ? 0 : static_cast<uint32_t>(magnitude >> (shift < 0 ? 0 : shift));
@@ -42,7 +49,7 @@ OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
 // Rows with non-finite elements have planes of zeros.
 enum class Side : int64_t { kLhs = 0, kRhs = 1 };
 constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
-constexpr int kCoarseBits = 7, kFineBits = 14;
+constexpr int kCoarseBits = 8, kFineBits = 14;  // of one byte, and of two bytes of 7
 
 // Byte `plane` of a fine element, from its 14 bits and whether it is nonzero.
 OZAKI_HD uint8_t fine_plane(uint32_t magnitude, bool nonzero, int plane, Side side) {

@@ -40,7 +40,8 @@ struct CoarseRow {
     for (int j = 0; j < count; ++j) {
       const Decision decision = decide(*row, columns[j], sums[j], tau_half);
       rung[j] = decision.rung;
-      *worst = decision.ratio > *worst ? decision.ratio : *worst;
+      const float ratio = decision.by.ratio();
+      *worst = ratio > *worst ? ratio : *worst;
     }
   }
 };
@@ -96,7 +97,7 @@ void certify_fine(const int32_t* sums, const CertifySizes& sizes, bool all_k, fl
               decide(row_bounds[row], column_bounds[column], wide_rows[row], wide_columns[column],
                      {x[0], x[plane], x[2 * plane], x[3 * plane]}, all_k, tau_half);
           rung[j] = decision.rung;
-          worst = std::max(worst, decision.ratio);
+          worst = std::max(worst, decision.by.ratio());
         }
         found |= 1 << rung[j];
       }

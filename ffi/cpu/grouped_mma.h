@@ -26,7 +26,7 @@ std::string grouped_mma(const uint8_t* lhs, const uint8_t* rhs, uint8_t* v, cons
                         int count, const Flagged& flagged, const Scheduler& scheduler);
 
 // sums[b,i,row,column] = sum_h lhs[b,i,row,h] rhs[b,i,column,h], int32, where tiles are flagged; of
-// planes of 7-bit bytes, as many as sizes.moduli says.
+// planes of magnitudes, as many as sizes.moduli says.
 std::string magnitude(const uint8_t* lhs, const uint8_t* rhs, int32_t* sums, const MmaSizes& sizes,
                       const Flagged& flagged, const Scheduler& scheduler);
 

@@ -5,7 +5,7 @@
 namespace ozaki {
 namespace {
 
-// 7 bits of `count` finite elements, up to kTileK.
+// kCoarseBits bits of `count` finite elements, up to kTileK.
 struct CoarseKernel {
   OZAKI_HD static void run(const uint64_t* bits, int count, int32_t emax, uint8_t* out) {
     for (int h = 0; h < count; ++h)
