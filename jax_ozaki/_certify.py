@@ -35,8 +35,8 @@ def certify(lhs: Array, rhs: Array, dimension_numbers: DimensionNumbers, contrac
 @ozaki_certify_p.def_abstract_eval
 def _avals(lhs: Any, rhs: Any, *, groups: tuple[Groups, Groups], **_: Any) -> list[Any]:
     batch = tuple(lhs.shape[axis] for axis in groups[0].batch)
-    _, m, n, _ = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    rung = jax.core.ShapedArray((*batch, m, n), jnp.uint8)
+    extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
+    rung = jax.core.ShapedArray((*batch, extents.m, extents.n), jnp.uint8)
     return [rung, jax.core.ShapedArray(batch, jnp.float32), jax.core.ShapedArray(batch, jnp.int32)]
 
 
