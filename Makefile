@@ -5,6 +5,7 @@
 #   make test      host tests and the test suite
 #   make lint      formatters in check mode, linter, type checker;  make format  applies them
 #   make bench     the CPU benchmark
+#   make campaign  100,000 certified products against exact arithmetic, some minutes
 #   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
 #   make wheel     a manylinux wheel and an sdist in dist/
 
@@ -22,7 +23,7 @@ FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
 PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test lint format bench gpu-test wheel kernels install clean FORCE
+.PHONY: demo test lint format bench campaign gpu-test wheel kernels install clean FORCE
 
 demo: install
 	$(BIN)/jax-ozaki demo
@@ -33,6 +34,9 @@ test: install
 
 bench: install
 	$(BIN)/python -P benchmarks/cpu.py
+
+campaign: install
+	PYTHONPATH=tests $(BIN)/python -P tests/campaign.py
 
 gpu-test:
 	JAX_PLATFORMS=cuda,cpu $(PYTHON) -P -m pytest tests/gpu $(PYTEST_ARGS)

@@ -3,7 +3,7 @@
 from . import _ffi as _ffi  # loads the compiled handlers, or says why it cannot
 from . import linalg
 from ._contract import Contract, default_contract
-from ._explain import explain
+from ._limits import explain
 from ._numpy import dot, dot_general, einsum, inner, matmul, matvec, tensordot, vdot, vecdot, vecmat
 from ._plan import Plan, default_workspace_bytes, plan
 from ._prepare import Prepared, prepare

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import jax
 
-from . import _moduli
+from . import _moduli, _rungs
 
 Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "native"]
 
@@ -168,12 +168,14 @@ class Contract:
         return min(self.modulus_count(k) + _WIDER, _moduli.MAX_MODULI)
 
     def workspace_moduli(self, k: int) -> int:
-        """The bytes that each element and each output take at a time, in moduli.
-
-        Those of a ``componentwise`` product are the residues of its third rung, or earlier those of the first
-        and the planes and sums of the magnitudes.
-        """
+        """The moduli whose residues are held at a time; in a ``componentwise`` product those of the third rung, or
+        earlier those of the first and the planes of magnitudes."""
         return self.modulus_count(k) + (_WIDER if self.kind == "componentwise" else 0)
+
+    @property
+    def magnitude_sums(self) -> int:
+        """The sums of magnitudes that are held beside them for every output."""
+        return _rungs.FINE_PLANES if self.kind == "componentwise" else 0
 
     @cache  # noqa: B019 -- contracts are few and small
     def modulus_count(self, k: int) -> int:
@@ -191,6 +193,8 @@ class Contract:
             if _headroom(n, k) is None:
                 raise ValueError(f"{self} has too few moduli for a contraction of length k={k}: take more moduli.")
             return n
+        if self.kind == "componentwise" and k == 0:
+            return self.modulus_count(1)
         candidates = range(_moduli.MIN_MODULI, _moduli.MAX_MODULI + 1)
         found = bisect_left(candidates, True, key=lambda n: self._holds(n, k))  # more moduli hold more
         if found < len(candidates):
@@ -210,7 +214,7 @@ class Contract:
         assert c is not None
         if self.kind == "componentwise":
             # The first rung is to certify ordinary data: what it does not certify goes up the ladder.
-            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(max(k, 1)) / 2 - math.log2(c - 1)
+            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(k) / 2 - math.log2(c - 1)
         # The integer norm of a row is at least 2^15, and its norm2 at least (1 - rounding) of that: every term
         # is rounded up by less than 1, and every chunk's sum of squares too. The scale is a power of two,
         # rounded down. So 2^-mu <= 2 norm2(a_i) / (1 - rounding) / headroom.

@@ -151,7 +151,7 @@ def certify_fine(
     magnitude = (high << 14) + ((high_low + low_high) << 7)
     zero = (mask == 0) if all_k else jnp.zeros(mask.shape, bool)
     narrow, narrow_ratio = _certificate(lhs, rhs, _rungs.FINE_BITS, magnitude, tau_half)
-    wide = (rows._replace(scale=scale) for rows, scale in ((lhs, lhs_wide), (rhs, rhs_wide)))
+    wide = lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide)
     holds, wide_ratio = _certificate(*wide, _rungs.FINE_BITS, magnitude, tau_half)
     found = jnp.where(zero | narrow, _rungs.FINE, jnp.where(holds, _rungs.WIDE, _rungs.SUM)).astype(_u8)
     ratio = jnp.where(zero, 0, jnp.where(narrow, narrow_ratio, wide_ratio))
@@ -208,9 +208,7 @@ _NONE = -(1 << 20)
 _LOWEST, _DIGITS = -2272, 138
 
 
-def ladder_sum(
-    lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
-) -> Array:
+def ladder_sum(lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool) -> Array:
     """AB to within k 2^-92 |A||B|, rounded; or correctly rounded, if ``exact``."""
 
     def compute() -> Array:
@@ -284,8 +282,9 @@ def _multiply(x: Array, y: Array) -> Wide:
 def _shift_right(x: Wide, shift: Array) -> tuple[Wide, Array]:
     """x 2^-shift rounded down, and whether that lost anything, for x >= 0 and shift >= 0."""
     high, low = x
-    shifted = _reference._shift_left(high, -shift), (
-        _reference._shift_left(low, -shift) | _reference._shift_left(high, 64 - shift)
+    shifted = (
+        _reference._shift_left(high, -shift),
+        (_reference._shift_left(low, -shift) | _reference._shift_left(high, 64 - shift)),
     )
     back = _reference._shift_left(shifted[0], shift) | _reference._shift_left(shifted[1], shift - 64)
     return shifted, (back != high) | (_reference._shift_left(shifted[1], shift) != low)

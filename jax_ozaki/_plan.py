@@ -31,9 +31,9 @@ def padded_k(k: int) -> int:
     return -(-k // unit) * unit
 
 
-def workspace_size(moduli: int, batch: int, m: int, n: int, k: int) -> int:
-    """Bytes of residues of both operands and of their reduced products."""
-    return moduli * batch * ((m + n) * padded_k(k) + m * padded(n))
+def workspace_size(moduli: int, batch: int, m: int, n: int, k: int, sums: int = 0) -> int:
+    """Bytes of residues of both operands and of their reduced products, and of ``sums`` words an output."""
+    return batch * (moduli * ((m + n) * padded_k(k) + m * padded(n)) + 4 * sums * m * padded(n))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Blocks:
 
 
 @cache
-def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
+def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int, sums: int = 0) -> Blocks:
     """The largest blocks over batch, then n, m and k whose workspace stays within ``budget`` bytes.
 
     Blocks of k are multiples of the statistics' chunk. Raises ValueError if not even the smallest
@@ -55,7 +55,7 @@ def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
     """
 
     def fits(b: int, m: int, n: int, k: int) -> bool:
-        return workspace_size(moduli, b, m, n, k) <= budget
+        return workspace_size(moduli, b, m, n, k, sums) <= budget
 
     def largest(size: int, smallest: int, step: int, fits: Any) -> int:
         """The largest block of ``size`` that fits: all of it, or a multiple of ``step``."""
@@ -77,12 +77,17 @@ def blocks(moduli: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
         m_block = largest(m_block, min(m, small), small, lambda x: fits(1, x, n_block, k_block))
         n_block = largest(n_block, min(n, small), small, lambda x: fits(1, m_block, x, k_block))
     if not fits(1, m_block, n_block, k_block):
-        needed = workspace_size(moduli, 1, m_block, n_block, k_block)
+        needed = workspace_size(moduli, 1, m_block, n_block, k_block, sums)
         raise ValueError(
             f"workspace_bytes={budget} is too small: {moduli} moduli need at least {needed} bytes "
             f"for blocks of {m_block} x {n_block} x {k_block}."
         )
     return Blocks(1, m_block, n_block, k_block)
+
+
+def contract_blocks(contract: Contract, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
+    """The blocks of a product under ``contract``."""
+    return blocks(contract.workspace_moduli(k), batch, m, n, k, budget=budget, sums=contract.magnitude_sums)
 
 
 @dataclass(frozen=True)
@@ -156,8 +161,8 @@ def plan(
         native = Contract.native()
         guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 is emulated"
         return Plan(m, n, k, batch, dtype.name, native, 0, (), 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
-    residents = contract.workspace_moduli(k)
-    block = blocks(residents, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+    block = contract_blocks(contract, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+    of_block = block.batch, block.m, block.n, block.k
     return Plan(
         m=m,
         n=n,
@@ -169,7 +174,7 @@ def plan(
         rungs=_rungs(contract, k),
         log2_product=_moduli.log2_product(moduli),
         int8_gemms=moduli * batch,
-        workspace_bytes=workspace_size(residents, block.batch, block.m, block.n, block.k),
+        workspace_bytes=workspace_size(contract.workspace_moduli(k), *of_block, contract.magnitude_sums),
         blocks=block,
         guarantee=contract.guarantee,
     )

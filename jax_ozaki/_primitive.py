@@ -29,7 +29,7 @@ from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import Operand, memory_order, view
 from ._partition import partitioned
-from ._plan import blocks
+from ._plan import contract_blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
 evaluate_eagerly(ozaki_dot_general_p)
@@ -91,7 +91,7 @@ def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Con
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     contract.modulus_count(extents.k)
     if 0 not in extents:
-        blocks(contract.workspace_moduli(extents.k), *extents, budget=workspace_bytes)
+        contract_blocks(contract, *extents, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -207,7 +207,7 @@ def product(
     """The product of rows and columns under ``contract``: float64[batch, m, n]."""
     k = lhs.operand.k
     extents = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, k
-    block = blocks(contract.workspace_moduli(k), *extents, budget=workspace_bytes)
+    block = contract_blocks(contract, *extents, budget=workspace_bytes)
     if contract.certified:
         return _ladder.product(stages, lhs, rhs, contract, block)
     return _stages.product(stages, lhs, rhs, contract.modulus_count(k), block, workspace_bytes)

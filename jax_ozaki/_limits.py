@@ -115,9 +115,7 @@ def _climbed(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contra
     if not climbed.any():
         return f"{text}; {int(found.moduli)} moduli multiplied."
     # Of the rounded rows and columns with outputs on the upper rungs the one that loses most.
-    lost = [
-        np.where(of.rounded & climbed.any(axis), of.span - of.kept, -1) for of, axis in ((rows, 1), (columns, 0))
-    ]
+    lost = [np.where(of.rounded & climbed.any(axis), of.span - of.kept, -1) for of, axis in ((rows, 1), (columns, 0))]
     name, of, i = _worst(rows, columns, *lost)
     outputs = climbed[i] if name == "row" else climbed[:, i]
     return (
