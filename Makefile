@@ -6,6 +6,7 @@
 #   make lint      formatters in check mode, linter, type checker;  make format  applies them
 #   make bench     the CPU benchmark
 #   make programs  whole programs of other packages, natively and emulated, and a table of them
+#   make campaign  100,000 certified products against exact arithmetic, some minutes
 #   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
 #   make wheel     a manylinux wheel and an sdist in dist/
 
@@ -23,7 +24,7 @@ FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
 PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test programs lint format bench gpu-test wheel kernels install clean FORCE
+.PHONY: demo test programs lint format bench campaign gpu-test wheel kernels install clean FORCE
 
 demo: install
 	$(BIN)/jax-ozaki demo
@@ -40,6 +41,9 @@ programs:
 
 bench: install
 	$(BIN)/python -P benchmarks/cpu.py
+
+campaign: install
+	PYTHONPATH=tests $(BIN)/python -P tests/campaign.py
 
 gpu-test:
 	JAX_PLATFORMS=cuda,cpu $(PYTHON) -P -m pytest tests/gpu $(PYTEST_ARGS)

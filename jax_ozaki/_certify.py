@@ -38,9 +38,9 @@ def certify(lhs: Array, rhs: Array, dimension_numbers: DimensionNumbers, contrac
 @ozaki_certify_p.def_abstract_eval
 def _avals(lhs: Any, rhs: Any, *, groups: tuple[Groups, Groups], **_: Any) -> list[Any]:
     batch = tuple(lhs.shape[axis] for axis in groups[0].batch)
-    _, m, n, _ = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    shapes = ((*batch, m, n), jnp.uint8), (batch, jnp.float32), (batch, jnp.int32)
-    return [jax.core.ShapedArray(shape, dtype) for shape, dtype in shapes]
+    extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
+    rung = jax.core.ShapedArray((*batch, extents.m, extents.n), jnp.uint8)
+    return [rung, jax.core.ShapedArray(batch, jnp.float32), jax.core.ShapedArray(batch, jnp.int32)]
 
 
 def _staged(
@@ -55,7 +55,7 @@ def _staged(
     rows, columns = (_stages.Rows(view(x, of_x)) for x, of_x in zip((lhs, rhs), groups, strict=True))
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     moduli = contract.modulus_count(extents.k)
-    blocks = _plan.blocks(contract.workspace_planes(extents.k), *extents, budget=workspace_bytes)
+    blocks = _plan.contract_blocks(contract, *extents, budget=workspace_bytes)
     if blocks == _plan.Blocks(*extents):
         rows, columns = rows.quantize(stages, moduli), columns.quantize(stages, moduli)
 
@@ -66,8 +66,8 @@ def _staged(
         return rung, jnp.broadcast_to(found.worst.max((1, 2), keepdims=True), rung.shape)
 
     rung, worst = _stages.in_blocks(rows, columns, blocks, lambda x: x, decide, (jnp.uint8, jnp.float32))
-    certified = (_ladder.certified(stages, x, contract) for x in (rows, columns))
-    counts = _ladder.modulus_counts(*certified, moduli, exact_rows_only=contract.kind == "exact")
+    of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (rows, columns))
+    counts = _ladder.modulus_counts(of_rows, of_columns, moduli, exact_rows_only=contract.kind == "exact")
     return rung, worst.max((1, 2)), counts
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import jax
 
-from . import _field, _moduli
+from . import _field, _moduli, _rungs
 from ._field import Field
 
 Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "native"]
@@ -189,13 +189,15 @@ class Contract:
         return min(self.modulus_count(k) + _WIDER, _moduli.MAX_MODULI)
 
     def workspace_planes(self, k: int, dtype: Any = "float64") -> int:
-        """The bytes that each element and each output take at a time.
-
-        Those of a ``componentwise`` product are the residues of its third rung, or earlier those of the first
-        and the planes and sums of the magnitudes.
-        """
+        """The planes of residues held at a time; in a ``componentwise`` product those of the third rung, or earlier
+        those of the first and the planes of magnitudes."""
         wider = _WIDER if self.kind == "componentwise" else 0
         return _field.of(dtype).parts * self.modulus_count(k, dtype) + wider
+
+    @property
+    def magnitude_sums(self) -> int:
+        """The sums of magnitudes that are held beside them for every output."""
+        return _rungs.FINE_PLANES if self.kind == "componentwise" else 0
 
     def modulus_count(self, k: int, dtype: Any = "float64") -> int:
         """The number of moduli for a contraction of length ``k`` of float64 or complex128, in a certified product
@@ -219,6 +221,8 @@ class Contract:
             if _headroom(n, k, field) is None:
                 raise ValueError(f"{self} has too few moduli for a contraction of length k={k}: take more moduli.")
             return n
+        if self.kind == "componentwise" and k == 0:
+            return self._modulus_count(1, field)
         candidates = range(_moduli.MIN_MODULI, most + 1)
         found = bisect_left(candidates, True, key=lambda n: self._holds(n, k, field))  # more moduli hold more
         if found < len(candidates):
@@ -239,7 +243,7 @@ class Contract:
         assert c is not None
         if self.kind == "componentwise":
             # The first rung is to certify ordinary data: what it does not certify goes up the ladder.
-            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(max(k, 1)) / 2 - math.log2(c - 1)
+            return math.log2(headroom) >= 53 + _CERTIFIED_BITS + math.log2(k) / 2 - math.log2(c - 1)
         # The integer norm of a row is at least 2^15, and its norm2 at least (1 - rounding) of that: every term
         # is rounded up by less than 1, and every chunk's sum of squares too. The scale is a power of two,
         # rounded down. So 2^-mu <= 2 norm2(a_i) / (1 - rounding) / headroom.

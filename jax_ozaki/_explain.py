@@ -1,137 +1,147 @@
-"""In words: what limits a given product."""
+"""What becomes of each product of a program."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
-from . import _quantize, _reference, _rungs
-from ._certify import certify
-from ._contract import Contract, resolve
-from ._dimensions import Groups
-from ._report import report
+from . import _dimensions, _switch
+from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
+from ._jaxpr import inline, inner_jaxprs, opened
+from ._prepare import ozaki_prepared_dot_general_p
+from ._primitive import ozaki_dot_general_p
+from ._settings import Settings
+from ._substitute import OPAQUE, Substitution, staged
 
-_HOW = {
-    _rungs.COARSE: "certified by coarse magnitudes",
-    _rungs.FINE: "certified by fine magnitudes",
-    _rungs.WIDE: "made of {wide} moduli",
-    _rungs.SUM: "summed as integers",
-}
+MULTIPLICATIONS = frozenset({dot_general_p, ozaki_dot_general_p, ozaki_prepared_dot_general_p})
 
 
-def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
-    """What limits the product of ``a`` and ``b``, in one to few lines for a person.
+@dataclass(frozen=True)
+class Product:
+    """One dot_general in a program."""
 
-    Which rungs of the ladder give the outputs of a certified product and which rows or columns push them up; for
-    other contracts, which rows and columns keep the fewest bits. The operands are read on the host.
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    count: int
+    """How often it runs; in a loop whose length is not static, for each iteration of that loop."""
+    in_while: bool
+    """Whether it stands in a loop whose length is not static."""
+    where: str
+    """File, line and function in the program."""
+    native_because: str | None
+    """Why it stays native; None if it is emulated."""
 
-    Arguments:
-        a: float64 of shape (m, k) or (k,).
-        b: float64 of shape (k, n) or (k,).
-        contract: the default contract if None.
-
-    Raises:
-        TypeError: an operand is not float64.
-        ValueError: the shapes do not multiply, or the contract cannot be kept for this k.
-    """
-    contract = resolve(contract)
-    arrays = [jnp.asarray(x) for x in (a, b)]
-    for name, x in zip("ab", arrays, strict=True):
-        if x.dtype != jnp.float64:
-            raise TypeError(f"{name} has dtype {x.dtype}: float64 is explained.")
-        if x.ndim not in (1, 2):
-            raise ValueError(f"{name} has shape {x.shape}: one or two axes are needed.")
-    lhs, rhs = jnp.atleast_2d(arrays[0]), arrays[1] if arrays[1].ndim == 2 else arrays[1][:, None]
-    (m, k), n = lhs.shape, rhs.shape[1]
-    if rhs.shape[0] != k:
-        raise ValueError(f"a has shape {arrays[0].shape} and b {arrays[1].shape}: the contracted sizes differ.")
-    head = f"{contract}, ({m}, {k}) x ({k}, {n})"
-    if contract.kind == "native" or 0 in (m, n, k):
-        return f"{head}: {'XLA multiplies' if contract.kind == 'native' else 'nothing to multiply'}."
-
-    moduli = contract.modulus_count(k)
-    with jax.enable_x64(True):
-        rows, columns = (
-            _spans(*_quantize.statistics(x, groups, moduli))
-            for x, groups in ((lhs, Groups((), (0,), (1,))), (rhs, Groups((), (1,), (0,))))
-        )
-    lines = [f"{head}: " + (_climbed if contract.certified else _kept)(lhs, rhs, rows, columns, contract)]
-    special = [int(x.special.sum()) for x in (rows, columns)]
-    if any(special):
-        lines.append(f"{special[0]} rows and {special[1]} columns hold NaN or Inf: their outputs are classified.")
-    return "\n".join(lines)
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        count = f"{self.count} x" + (" each iteration" if self.in_while else "")
+        fate = "emulated" if self.native_because is None else f"native: {self.native_because}"
+        return f"{batch}({self.m}, {self.k}) x ({self.k}, {self.n}) {self.dtype}, {count}, {self.where}: {fate}"
 
 
-class _Spans(NamedTuple):
-    """Of every row: the bits from its largest to its lowest, those above its integers' unit, what is special."""
+@dataclass(frozen=True)
+class Explanation:
+    """The products of a program, one a line when printed."""
 
-    span: np.ndarray
-    kept: np.ndarray
-    special: np.ndarray
+    products: tuple[Product, ...]
 
     @property
-    def rounded(self) -> np.ndarray:
-        return ~self.special & (self.kept < self.span)
+    def emulated(self) -> int:
+        """Places in the program whose product is emulated."""
+        return sum(x.native_because is None for x in self.products)
+
+    @property
+    def native(self) -> int:
+        """Places whose float64 or complex128 product stays native."""
+        return sum(x.native_because is not None and x.dtype in ("float64", "complex128") for x in self.products)
+
+    def __str__(self) -> str:
+        total = f"{self.emulated} products emulated, {self.native} float64 or complex128 products native"
+        return "\n".join([*map(str, self.products), total])
 
 
-def _spans(scale: Any, table: Any) -> _Spans:
-    scale, table = np.asarray(scale, np.int64), np.asarray(table)
-    special = scale <= _reference.SCALE_INF
-    return _Spans(table[:, 0] - table[:, 1], table[:, 0] + np.where(special, 0, scale), special)
+def explain(
+    settings: Settings, fn: Callable[..., Any], *args: Any, reaches_lowering: bool = False, **kwargs: Any
+) -> Explanation:
+    """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
+    closed, arrays, _ = staged(fn, *args, **kwargs)
+    found = list(products(closed, settings))
+    remaining = [] if reaches_lowering else _created_at_lowering(_WithoutProducts(settings).rewrite(closed), arrays)
+    left = [product[:4] for product in remaining]
+    for *product, where in _created_at_lowering(_Unwatched(settings).rewrite(closed), arrays):
+        lhs, rhs, result, numbers = product
+        because = settings.native_because(lhs, rhs, result, {"dimension_numbers": numbers})
+        if tuple(product) in left:
+            left.remove(tuple(product))
+            because = because or "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
+        found.append(_product(lhs, rhs, result, numbers, 1, False, where, because))
+    return Explanation(tuple(found))
 
 
-def _named(name: str, index: int, of: _Spans) -> str:
-    return f"{name} {index} spans {of.span[index]} bits"
+def _created_at_lowering(jaxpr: Any, arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The products in the lowering of a jaxpr that shows none."""
+
+    def program(*arrays: Any) -> list[Any]:
+        return jaxpr_as_fun(jaxpr)(*arrays)
+
+    with _switch.context(None):
+        return module_products(jax.jit(program).lower(*arrays).compiler_ir())
 
 
-def _worst(rows: _Spans, columns: _Spans, of_rows: np.ndarray, of_columns: np.ndarray) -> tuple[str, _Spans, int]:
-    """The row or the column with the largest value."""
-    i, j = int(of_rows.argmax()), int(of_columns.argmax())
-    return ("row", rows, i) if of_rows[i] >= of_columns[j] else ("column", columns, j)
+class _WithoutProducts(Substitution):
+    """Leaves only the products that remain when primitives create theirs at lowering."""
+
+    def _equation(self, equation: Any, scope: Any) -> Any:
+        if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
+            return super()._equation(equation, scope)
+        closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
+        equations, results = inline(closed, [], equation)
+        scope.atoms.update(zip(equation.outvars, results, strict=True))
+        return equations
 
 
-def _climbed(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contract) -> str:
-    k = lhs.shape[1]
-    moduli = contract.modulus_count(k)
-    dimension_numbers = (((1,), (0,)), ((), ()))
-    rung = np.asarray(certify(lhs, rhs, dimension_numbers, contract)[0])
-    found = report(lhs, rhs, dimension_numbers, contract)
-    assert found.achieved is not None
+class _Unwatched(_WithoutProducts):
+    """Leaves all products that primitives create at lowering."""
 
-    ways = dict(_HOW)
-    if contract.kind == "exact":
-        ways[_rungs.COARSE], ways[_rungs.SUM] = "made of exact residues", "summed as integers and rounded correctly"
-    counts = {r: int((rung == r).sum()) for r in _rungs.RUNGS}
-    parts = [
-        f"{counts[r]} of {rung.size} outputs {ways[r].format(wide=contract.wide_modulus_count(k))}"
-        for r in _rungs.RUNGS
-        if counts[r]
-    ]
-    text = "; ".join(parts) + f", error at most {float(found.achieved):.4g} u |A||B|"
-    climbed = rung >= _rungs.WIDE
-    if not climbed.any():
-        return f"{text}; {int(found.moduli)} moduli multiplied."
-    # Of the rounded rows and columns with outputs on the upper rungs the one that loses most.
-    lost = [np.where(of.rounded & climbed.any(axis), of.span - of.kept, -1) for of, axis in ((rows, 1), (columns, 0))]
-    name, of, i = _worst(rows, columns, *lost)
-    outputs = climbed[i] if name == "row" else climbed[:, i]
-    return (
-        f"{text}; {_named(name, i, of)} and {moduli} moduli keep the upper {of.kept[i]}, "
-        f"too few for {int(outputs.sum())} of its {outputs.size} outputs."
-    )
+    def is_watched(self, equation: Any) -> bool:
+        return False
 
 
-def _kept(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contract) -> str:
-    moduli = contract.modulus_count(lhs.shape[1])
-    rounded = int(rows.rounded.sum()), int(columns.rounded.sum())
-    if not any(rounded):
-        return f"{moduli} moduli hold every row and column exactly."
-    lost = [np.where(of.rounded, of.span - of.kept, -1) for of in (rows, columns)]
-    name, of, i = _worst(rows, columns, *lost)
-    return (
-        f"{moduli} moduli; {rounded[0]} rows and {rounded[1]} columns are rounded; {_named(name, i, of)}, "
-        f"its upper {of.kept[i]} are kept."
-    )
+def products(
+    jaxpr: Any,
+    settings: Settings,
+    count: int = 1,
+    in_while: bool = False,
+    opaque: str | None = None,
+    site: str = "",
+) -> Iterator[Product]:
+    """The products of a jaxpr, those in its inner jaxprs included.
+
+    ``opaque`` names what keeps them native; ``site`` is where the program asked for the whole.
+    """
+    for equation in opened(jaxpr).eqns:
+        primitive, params = equation.primitive, equation.params
+        where = user_frame(equation) or site
+        if primitive in MULTIPLICATIONS:
+            lhs, rhs, result = (x.aval for x in (*equation.invars[:2], *equation.outvars))
+            because = settings.native_because(lhs, rhs, result, params) if primitive is dot_general_p else None
+            because = f"in a {opaque}" if opaque else because
+            yield _product(lhs, rhs, result, params["dimension_numbers"], count, in_while, where, because)
+            continue
+        times = params["length"] if primitive is scan_p else 1
+        inner = params["jaxprs"].solve if primitive is custom_linear_solve_p else params
+        within = opaque or (primitive.name if primitive.name in OPAQUE else None)
+        for part in inner_jaxprs(inner):
+            yield from products(part, settings, count * times, in_while or primitive is while_p, within, where)
+
+
+def _product(lhs: Any, rhs: Any, result: Any, dimension_numbers: Any, *how: Any) -> Product:
+    groups = _dimensions.groups(_dimensions.canonical(dimension_numbers), lhs.ndim, rhs.ndim)
+    return Product(*_dimensions.extents(lhs.shape, rhs.shape, *groups), result.dtype.name, *how)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -198,16 +198,14 @@ def _residue_products(
     k_block: int,
 ) -> Array:
     """v for ``ladder_combine``. Residues of blocks of k add up modulo each p."""
-    scales = lhs_scale, rhs_scale
+
+    def residues(rows: Rows, scale: Array, side: int) -> Array:
+        if rows.quantized:
+            return rows.quantized.residues
+        return stages.ladder_residues(rows.operand, scale, moduli, count, tiles, side=side, rungs=rungs)
 
     def product(a: Rows, b: Rows) -> Array:
-        residues: list[Any] = [
-            rows.quantized.residues
-            if rows.quantized
-            else stages.ladder_residues(rows.operand, scale, moduli, count, tiles, side=side, rungs=rungs)
-            for side, (rows, scale) in enumerate(zip((a, b), scales, strict=True))
-        ]
-        return stages.ladder_mma(*residues, count, tiles, rungs=rungs)
+        return stages.ladder_mma(residues(a, lhs_scale, 0), residues(b, rhs_scale, 1), count, tiles, rungs=rungs)
 
     if k_block >= lhs.operand.k:
         return product(lhs, rhs)

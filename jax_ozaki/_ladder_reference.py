@@ -151,7 +151,7 @@ def certify_fine(
     magnitude = (high << 14) + ((high_low + low_high) << 7)
     zero = (mask == 0) if all_k else jnp.zeros(mask.shape, bool)
     narrow, narrow_ratio = _certificate(lhs, rhs, _rungs.FINE_BITS, magnitude, tau_half)
-    wide = (rows._replace(scale=scale) for rows, scale in ((lhs, lhs_wide), (rhs, rhs_wide)))
+    wide = lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide)
     holds, wide_ratio = _certificate(*wide, _rungs.FINE_BITS, magnitude, tau_half)
     found = jnp.where(zero | narrow, _rungs.FINE, jnp.where(holds, _rungs.WIDE, _rungs.SUM)).astype(_u8)
     ratio = jnp.where(zero, 0, jnp.where(narrow, narrow_ratio, wide_ratio))

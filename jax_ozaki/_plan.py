@@ -31,9 +31,10 @@ def padded_k(k: int) -> int:
     return -(-k // unit) * unit
 
 
-def workspace_size(planes: int, batch: int, m: int, n: int, k: int) -> int:
-    """Bytes of residues of both operands and of their reduced products, a plane for every INT8 product."""
-    return planes * batch * ((m + n) * padded_k(k) + m * padded(n))
+def workspace_size(planes: int, batch: int, m: int, n: int, k: int, sums: int = 0) -> int:
+    """Bytes of residues of both operands and of their reduced products, a plane for every INT8 product, and of
+    ``sums`` words an output."""
+    return batch * (planes * ((m + n) * padded_k(k) + m * padded(n)) + 4 * sums * m * padded(n))
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Blocks:
 
 
 @cache
-def blocks(planes: int, batch: int, m: int, n: int, k: int, *, budget: int) -> Blocks:
+def blocks(planes: int, batch: int, m: int, n: int, k: int, *, budget: int, sums: int = 0) -> Blocks:
     """The largest blocks over batch, then n, m and k whose workspace stays within ``budget`` bytes.
 
     Blocks of k are multiples of the statistics' chunk. Raises ValueError if not even the smallest
@@ -55,7 +56,7 @@ def blocks(planes: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
     """
 
     def fits(b: int, m: int, n: int, k: int) -> bool:
-        return workspace_size(planes, b, m, n, k) <= budget
+        return workspace_size(planes, b, m, n, k, sums) <= budget
 
     def largest(size: int, smallest: int, step: int, fits: Any) -> int:
         """The largest block of ``size`` that fits: all of it, or a multiple of ``step``."""
@@ -77,12 +78,20 @@ def blocks(planes: int, batch: int, m: int, n: int, k: int, *, budget: int) -> B
         m_block = largest(m_block, min(m, small), small, lambda x: fits(1, x, n_block, k_block))
         n_block = largest(n_block, min(n, small), small, lambda x: fits(1, m_block, x, k_block))
     if not fits(1, m_block, n_block, k_block):
-        needed = workspace_size(planes, 1, m_block, n_block, k_block)
+        needed = workspace_size(planes, 1, m_block, n_block, k_block, sums)
         raise ValueError(
             f"workspace_bytes={budget} is too small: {planes} INT8 products need at least {needed} bytes "
             f"for blocks of {m_block} x {n_block} x {k_block}."
         )
     return Blocks(1, m_block, n_block, k_block)
+
+
+def contract_blocks(
+    contract: Contract, batch: int, m: int, n: int, k: int, *, dtype: Any = "float64", budget: int
+) -> Blocks:
+    """The blocks of a product under ``contract``."""
+    planes = contract.workspace_planes(k, dtype)
+    return blocks(planes, batch, m, n, k, budget=budget, sums=contract.magnitude_sums)
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,9 @@ def plan(
         guarantee = f"XLA's own {dtype.name} product, no bound stated; only float64 and complex128 are emulated"
         return Plan(m, n, k, batch, dtype.name, native, 0, (), 0.0, 0, 0, Blocks(batch, m, n, k), guarantee)
     field = _field.of(dtype)
-    planes, residents = field.parts * moduli, contract.workspace_planes(k, dtype)
-    block = blocks(residents, batch, m, n, k, budget=resolve_workspace(workspace_bytes))
+    planes = field.parts * moduli
+    block = contract_blocks(contract, batch, m, n, k, dtype=dtype, budget=resolve_workspace(workspace_bytes))
+    of_block = block.batch, block.m, block.n, block.k
     return Plan(
         m=m,
         n=n,
@@ -170,7 +180,7 @@ def plan(
         rungs=_rungs(contract, k),
         log2_product=_moduli.log2_product(moduli, field.moduli),
         int8_gemms=planes * batch,
-        workspace_bytes=workspace_size(residents, block.batch, block.m, block.n, block.k),
+        workspace_bytes=workspace_size(contract.workspace_planes(k, dtype), *of_block, contract.magnitude_sums),
         blocks=block,
         guarantee=contract.guarantee,
     )

@@ -34,7 +34,7 @@ from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import memory_order, view
 from ._partition import SplitOfK, partitioned_product, partitioning
-from ._plan import blocks
+from ._plan import blocks, contract_blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
 evaluate_eagerly(ozaki_dot_general_p)
@@ -103,7 +103,7 @@ def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Con
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     contract.modulus_count(extents.k, lhs.dtype)
     if 0 not in extents:
-        blocks(contract.workspace_planes(extents.k, lhs.dtype), *extents, budget=workspace_bytes)
+        contract_blocks(contract, *extents, dtype=lhs.dtype, budget=workspace_bytes)
 
 
 ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
@@ -228,7 +228,7 @@ def product(
     """The product of rows and columns under ``contract``: [batch, m, n] of the operands' dtype."""
     k, dtype = lhs.operand.k, lhs.operand.field.dtype
     extents = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, k
-    block = blocks(contract.workspace_planes(k, dtype), *extents, budget=workspace_bytes)
+    block = contract_blocks(contract, *extents, dtype=dtype, budget=workspace_bytes)
     if contract.certified:
         return _ladder.product(stages, lhs, rhs, contract, block)
     return _stages.product(stages, lhs, rhs, contract.modulus_count(k, dtype), block, workspace_bytes)

@@ -44,7 +44,8 @@ def plane_step(k: int, planes: int) -> int:
 
 def kept(k: int, step: int) -> int:
     """How many k a magnitude product sums."""
-    blocks = -(-(-(-k // PLANE_BLOCK)) // step)
+    whole = -(-k // PLANE_BLOCK)
+    blocks = -(-whole // step)
     return PLANE_BLOCK * (blocks - 1) + min(PLANE_BLOCK, k - PLANE_BLOCK * step * (blocks - 1))
 
 

@@ -21,7 +21,7 @@ from jax_ozaki import Contract
 
 M, N = 3, 4
 LENGTHS = (1, 6, 19, 44)
-CONTRACTS = tuple(map(Contract.componentwise, ("sqrt_k", "k", 1.5))) + (Contract.exact(),)
+CONTRACTS = (*map(Contract.componentwise, ("sqrt_k", "k", 1.5)), Contract.exact())
 
 
 def normal(rng, shape):
@@ -52,7 +52,7 @@ def graded_rows(rng, a, b):
 
 def graded_inner(rng, a, b):
     """Falling along k in both operands, or in one of them."""
-    down = -(rng.integers(0, 40, (a[0], 1, 1)) * np.arange(a[2]))
+    down = -(rng.integers(0, 20, (a[0], 1, 1)) * np.arange(a[2]))
     return np.ldexp(normal(rng, a), down), np.ldexp(normal(rng, b), rng.integers(-1, 2, (a[0], 1, 1)) * down)
 
 
@@ -102,9 +102,7 @@ def near_overflow(rng, a, b):
 
 def outliers(rng, a, b):
     """A few elements far above the others."""
-    return (
-        np.ldexp(normal(rng, s), np.where(rng.random(s) < 0.1, rng.integers(20, 300, s), 0)) for s in (a, b)
-    )
+    return (np.ldexp(normal(rng, s), np.where(rng.random(s) < 0.1, rng.integers(20, 300, s), 0)) for s in (a, b))
 
 
 def float32_values(rng, a, b):

@@ -144,3 +144,11 @@ def exact_product(a, b):
     for i, j in np.argwhere(~finite):
         result[i, j] = math.nan if np.isnan(a[i]).any() or np.isnan(b[:, j]).any() else oracle.special(a[i], b[:, j])
     return result
+
+
+def default_product(a, b):
+    """a[..., m, k] times b[..., k, n] under the default contract, componentwise("sqrt_k")."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if a.ndim > 2:
+        return np.stack([default_product(x, y) for x, y in zip(a, b, strict=True)])
+    return product(a, b, 1 + math.sqrt(a.shape[1]), 15)[0]

@@ -16,6 +16,7 @@ import pytest
 
 import generators
 import jax_ozaki as jo
+import ladder_oracle
 import oracle
 from jax_ozaki import Contract
 from oracle import assert_same_bits
@@ -23,7 +24,7 @@ from oracle import assert_same_bits
 ORDINARY = {
     name: generators.FINITE[name] for name in generators.FINITE if name not in ("near overflow", "wide exponents")
 }
-CONTRACTS = [Contract.moduli(2), Contract.moduli(20), Contract.mantissa(), Contract.mantissa(24), Contract.normwise(2), Contract.normwise(1.5), Contract.normwise("sqrt_k"), Contract.normwise("k"), Contract.native()]  # fmt: skip
+CONTRACTS = [Contract.moduli(2), Contract.moduli(20), Contract.mantissa(), Contract.mantissa(24), Contract.normwise(2), Contract.normwise(1.5), Contract.normwise("sqrt_k"), Contract.normwise("k"), Contract.componentwise(), Contract.exact(), Contract.native()]  # fmt: skip
 
 
 @partial(jax.jit, static_argnums=2)
@@ -262,13 +263,14 @@ def test_plan_of_a_dtype_that_is_not_emulated():
     assert jo.plan(3, 3, 3, dtype=jnp.float32).moduli == 0
 
 
-def test_plan_states_the_memory_that_is_used():
-    """Residues and reduced products, and nothing of that size beside them."""
+@pytest.mark.parametrize("contract", [Contract.moduli(15), Contract.componentwise(), Contract.exact()], ids=str)
+def test_plan_states_the_memory_that_is_used(contract):
+    """Residues and reduced products, sums of magnitudes, and nothing of that size beside them."""
     m, n, k = 200, 300, 400
     shapes = [jax.ShapeDtypeStruct(s, jnp.float64) for s in ((m, k), (k, n))]
-    compiled = jax.jit(jo.dot).lower(*shapes).compile()
-    planned = jo.plan(m, n, k).workspace_bytes
-    small = 64 * (m + n) + 4096
+    compiled = jax.jit(partial(jo.dot, contract=contract)).lower(*shapes).compile()
+    planned = jo.plan(m, n, k, contract=contract).workspace_bytes
+    small = 64 * (m + n) + 4096 + (2 * m * n if contract.certified else 0)  # with the map of rungs
     assert planned * 0.9 <= compiled.memory_analysis().temp_size_in_bytes + small
     assert compiled.memory_analysis().temp_size_in_bytes <= planned + small
 
@@ -288,14 +290,14 @@ def test_plan_errors():
 A, B = generators.operands(np.random.default_rng(9), 4, 20, 3)
 
 
-def test_default_is_mantissa():
-    assert jo.plan(4, 3, 20).contract == Contract.mantissa(53)
-    assert_same_bits(jo.dot(A, B), oracle.product(A, B, Contract.mantissa(53).modulus_count(20)))
+def test_default_is_componentwise():
+    assert jo.plan(4, 3, 20).contract == Contract.componentwise("sqrt_k")
+    assert_same_bits(jo.dot(A, B), ladder_oracle.default_product(A, B))
 
 
 def test_default_contract_is_part_of_the_jit_key():
     f = jax.jit(lambda a, b: jo.dot(a, b))
-    usual = oracle.product(A, B, Contract.mantissa(53).modulus_count(20))
+    usual = ladder_oracle.default_product(A, B)
     assert_same_bits(f(A, B), usual)
     with jo.default_contract(Contract.moduli(4)):
         assert_same_bits(f(A, B), oracle.product(A, B, 4))
@@ -310,13 +312,13 @@ def test_default_contract_is_part_of_the_jit_key():
 def test_default_contract_is_restored_and_local():
     with pytest.raises(RuntimeError, match="body"), jo.default_contract(Contract.moduli(4)):
         raise RuntimeError("body")
-    assert jo.plan(4, 3, 20).contract == Contract.mantissa(53)
+    assert jo.plan(4, 3, 20).contract == Contract.componentwise()
     seen = []
     with jo.default_contract(Contract.moduli(4)):
         thread = threading.Thread(target=lambda: seen.append(jo.plan(4, 3, 20).contract))
         thread.start()
         thread.join()
-    assert seen == [Contract.mantissa(53)]
+    assert seen == [Contract.componentwise()]
     with pytest.raises(TypeError, match="Contract"), jo.default_contract("normwise(2)"):
         pass
 

@@ -157,9 +157,12 @@ def test_graded_matrices():  # case 3
     assert (error**2 * 2**104 <= 4 * 4 * norms).all()
 
 
-@pytest.mark.xfail(reason="needs a componentwise contract; mantissa(53) drops what is 2^53 below the row's maximum")
 def test_small_element_met_by_a_large_one():  # case 3
-    assert jo.dot(np.array([[1, 2.0**-100]]), np.array([[0], [2.0**100]]))[0, 0] == 1
+    a, b = np.array([[1, 2.0**-100]]), np.array([[0], [2.0**100]])
+    assert jo.dot(a, b)[0, 0] == 1
+    assert jo.dot(a, b, contract=jo.Contract.mantissa(53))[0, 0] == 0
+    (why,) = jo.explain(a, b).splitlines()
+    assert "row 0 spans 101 bits" in why and "summed as integers" in why
 
 
 def test_odd_sizes_equal_the_padded_problem():  # case 7

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 
 #include "common/layout.h"
 #include "common/tables.h"
@@ -61,12 +62,15 @@ void pack_operand(const MmaKernel& kernel, const uint8_t* rows, int64_t stride, 
     kernel.pack(rows + row * stride, stride, count - row, depth, decrement, packed + row * depth);
 }
 
-// Adds the products of k_begin, ... k_end - 1 to work.acc, which is `width` columns wide.
+// Adds the products of k_begin, ... k_end - 1 to work.acc, which is `width` columns wide, lhs
+// packed with `decrement` and then with the bits of `flip` changed.
 void accumulate(const MmaKernel& kernel, const Tile& tile, int64_t k_begin, int64_t k_end,
-                uint8_t decrement, int64_t width, Workspace& work) {
+                uint8_t decrement, uint8_t flip, int64_t width, Workspace& work) {
   for (int64_t k = k_begin; k < k_end; k += kDepth) {
     const int64_t depth = std::min(kDepth, k_end - k);
     pack_operand(kernel, tile.lhs + k, tile.kp, tile.rows, depth, decrement, work.lhs);
+    if (flip != 0)
+      for (int64_t i = 0; i < whole_panels(tile.rows) * depth; ++i) work.lhs[i] ^= flip;
     pack_operand(kernel, tile.rhs + k, tile.kp, tile.columns, depth, 0, work.rhs);
     for (int64_t column = 0; column < width; column += kGroupColumns)
       for (int64_t row = 0; row < tile.rows; row += kPanelRows)
@@ -94,7 +98,7 @@ void multiply_tile(const MmaKernel& kernel, const Tile& tile, const Reduced& out
         for (int64_t j = 0; j < width; ++j) acc[j] = start + residues[j];
       }
     }
-    accumulate(kernel, tile, k, std::min<int64_t>(k + kKBlock, tile.kp), decrement, width, work);
+    accumulate(kernel, tile, k, std::min<int64_t>(k + kKBlock, tile.kp), decrement, 0, width, work);
   }
 
   // Rows that follow each other in v as they do in the tile are reduced as one.
@@ -104,11 +108,18 @@ void multiply_tile(const MmaKernel& kernel, const Tile& tile, const Reduced& out
                   out.v + row * tile.np);
 }
 
-// Bytes below 128 are the same signed and unsigned.
+// A kernel that takes lhs as signed bytes multiplies them less 128: 128 times the sum of a column
+// of rhs makes up for it.
 void multiply_tile(const MmaKernel& kernel, const Tile& tile, int32_t* sums, Workspace& work) {
   const int64_t width = whole_panels(tile.columns);
   std::fill_n(work.acc, whole_panels(tile.rows) * width, 0);
-  accumulate(kernel, tile, 0, tile.kp, 0, width, work);
+  if (kernel.signed_lhs) {
+    for (int64_t j = 0; j < tile.columns; ++j)
+      work.acc[j] = 128 * std::accumulate(tile.rhs + j * tile.kp, tile.rhs + (j + 1) * tile.kp, 0u);
+    for (int64_t row = 1; row < tile.rows; ++row)
+      std::copy_n(work.acc, width, work.acc + row * width);
+  }
+  accumulate(kernel, tile, 0, tile.kp, 0, kernel.signed_lhs ? 128 : 0, width, work);
   for (int64_t row = 0; row < tile.rows; ++row)
     std::memcpy(sums + row * tile.np, work.acc + row * width, width * sizeof *sums);
 }
@@ -223,12 +234,16 @@ void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs
 
 std::string magnitude(const uint8_t* lhs, const uint8_t* rhs, int32_t* sums, const MmaSizes& sizes,
                       const Flagged& flagged, const Scheduler& scheduler) {
-  if (const MmaKernel* kernel = choice().kernel)
-    for_each_tile(lhs, rhs, sizes, static_cast<int>(sizes.moduli), flagged, scheduler,
-                  [&](const Tile& tile, int64_t at, int, Workspace& work) {
-                    multiply_tile(*kernel, tile, sums + at, work);
-                  });
+  if (choice().kernel) magnitude(*choice().kernel, lhs, rhs, sums, sizes, flagged, scheduler);
   return choice().isa.error;
+}
+
+void magnitude(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, int32_t* sums,
+               const MmaSizes& sizes, const Flagged& flagged, const Scheduler& scheduler) {
+  for_each_tile(lhs, rhs, sizes, static_cast<int>(sizes.moduli), flagged, scheduler,
+                [&](const Tile& tile, int64_t at, int, Workspace& work) {
+                  multiply_tile(kernel, tile, sums + at, work);
+                });
 }
 
 }  // namespace ozaki

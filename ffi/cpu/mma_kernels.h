@@ -52,9 +52,12 @@ inline std::vector<const MmaKernel*> mma_kernels() {
       &kMmaGeneric};
 }
 
-// The product by a kernel that this CPU supports.
+// The products by a kernel that this CPU supports.
 void grouped_mma(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, uint8_t* v,
                  const MmaSizes& sizes, const Scheduler& scheduler);
+
+void magnitude(const MmaKernel& kernel, const uint8_t* lhs, const uint8_t* rhs, int32_t* sums,
+               const MmaSizes& sizes, const Flagged& flagged, const Scheduler& scheduler);
 
 // Inlined into a kernel's own functions, so that they are compiled for its instruction set.
 #define OZAKI_INLINE inline __attribute__((always_inline))

@@ -11,7 +11,7 @@ namespace {
 // its columns stay in registers.
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kColumns = 4;
-static_assert(32 * kColumns == kTile);
+static_assert(32 * kColumns == kTile && 2 * kTile == kThreads);
 
 // What an output's row or column brings, at the first scales and, for the fine planes, the wide.
 template <bool kFinePart>
@@ -31,7 +31,7 @@ struct Bounds {
 template <bool kFinePart>
 __global__ void __launch_bounds__(kThreads)
     certify_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
-  __shared__ Bounds<kFinePart> rows[kTile];
+  __shared__ Bounds<kFinePart> rows[kTile], bounds_of[kTile];
   __shared__ uint32_t sets[kWarps], worsts[kWarps];
   const uint32_t row_tile = blockIdx.x / tiles_n;
   const uint32_t tile_n = blockIdx.x - row_tile * tiles_n;
@@ -44,20 +44,20 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
 
-  const int64_t first_row = int64_t{tile_m} * kTile,
-                column = int64_t{tile_n} * kTile + lane * kColumns;
+  const int64_t first_row = int64_t{tile_m} * kTile, first_column = int64_t{tile_n} * kTile;
+  const int64_t column = first_column + lane * kColumns;
   const int height = static_cast<int>(min(kTile, args.m - first_row));
-  if (threadIdx.x < height) {
-    rows[threadIdx.x] = Bounds<kFinePart>::of(args.rows, batch * args.m + first_row + threadIdx.x);
-  }
-  Bounds<kFinePart> columns[kColumns] = {};
-#pragma unroll
-  for (int e = 0; e < kColumns; ++e) {
-    if (column + e < args.n) {
-      columns[e] = Bounds<kFinePart>::of(args.columns, batch * args.n + column + e);
-    }
+  const int width = static_cast<int>(min(kTile, args.n - first_column));
+  const int place = threadIdx.x % kTile;
+  if (threadIdx.x < kTile && place < height) {
+    rows[place] = Bounds<kFinePart>::of(args.rows, batch * args.m + first_row + place);
+  } else if (threadIdx.x >= kTile && place < width) {
+    bounds_of[place] = Bounds<kFinePart>::of(args.columns, batch * args.n + first_column + place);
   }
   __syncthreads();
+  Bounds<kFinePart> columns[kColumns];
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) columns[e] = bounds_of[lane * kColumns + e];
 
   uint32_t set = 0;
   float worst = 0;

@@ -28,6 +28,21 @@ struct FlaggedTiles {
     return (rungs[(batch * tiles_m + i) * tiles_n + j] & wanted) != 0;
   }
 
+  // Whether no tile at all is flagged, as a rule. All threads of a CTA must ask. A barrier.
+  __device__ __forceinline__ bool none(int64_t batch) const {
+    const int64_t tiles = batch * tiles_m * tiles_n;
+    uint32_t found = 0;
+    for (int64_t at = threadIdx.x * 16; at < tiles; at += blockDim.x * 16) {
+      if (at + 16 <= tiles) {
+        const uint4 sets = *reinterpret_cast<const uint4*>(rungs + at);
+        found |= (sets.x | sets.y | sets.z | sets.w) & wanted * 0x01010101u;
+      } else {
+        for (int64_t i = at; i < tiles; ++i) found |= rungs[i] & wanted;
+      }
+    }
+    return !__syncthreads_or(found != 0);
+  }
+
   // Whether any tile of some rows of the lhs, or columns as rows of the rhs, is flagged: `count`
   // rows from `first`, counted through the batch. All threads of a CTA must ask. A barrier.
   __device__ __forceinline__ bool any(Side side, int64_t first, int64_t count, int64_t rows) const {

@@ -11,6 +11,7 @@ namespace ozaki {
 namespace {
 
 constexpr int kThreads = 256, kColumns = 8;
+constexpr uint32_t kAllCoarse = kCoarse * 0x01010101u;  // four outputs; the padding has no rung
 
 // As in combine.cu: a CTA covers (kThreads >> log2_lanes) rows, counted through the batch.
 struct Grid {
@@ -116,6 +117,7 @@ template <int kMost>
 __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   const int64_t m = args.product.a_layout.rows, n = args.product.b_layout.rows;
+  if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;
   for (uint32_t block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
     const uint32_t row_block = block / grid.column_blocks;
     const uint32_t column_block = block - row_block * grid.column_blocks;
@@ -133,10 +135,14 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
         *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
     const int count = *args.count;
     uint32_t wanted = 0;
-#pragma unroll
-    for (int e = 0; e < kColumns; ++e) {
-      const uint32_t rung = (e < 4 ? rungs.x : rungs.y) >> (8 * (e % 4)) & 31;
-      wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
+    if (rungs.x == kAllCoarse && rungs.y == kAllCoarse) {  // all but always
+      wanted = (args.flagged.wanted >> kCoarse & 1) != 0 ? (1u << kColumns) - 1 : 0;
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < kColumns; ++e) {
+        const uint32_t rung = (e < 4 ? rungs.x : rungs.y) >> (8 * (e % 4)) & 31;
+        wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
+      }
     }
     if (!flagged || wanted == 0) continue;
     const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};

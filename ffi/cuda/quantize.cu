@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   extern __shared__ __align__(32) uint64_t tile[];
   RowOfTile* rows =
       reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  if (flagged.none(tiling.layout.batch)) return;
   residues.moduli = *count;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const TilePosition position(tiling, index);

@@ -41,8 +41,8 @@ def add_contract(parser: argparse.ArgumentParser, default: str | None, meaning: 
         type=parse,
         default=default,
         metavar="CONTRACT",
-        help="what is guaranteed: moduli(n), mantissa(bits), normwise(c) with c in units of "
-        f"u |a_i|_2 |b_j|_2, u = 2^-53, or native (default: {meaning})",
+        help="what is guaranteed: componentwise(c) with c in units of u |A||B|, u = 2^-53, exact, normwise(c) with c "
+        f"in units of u |a_i|_2 |b_j|_2, mantissa(bits), moduli(n), or native (default: {meaning})",
     )
 
 

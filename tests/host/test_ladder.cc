@@ -1,0 +1,120 @@
+// The arithmetic of certified products: planes, magnitude products by every instruction set, and
+// sums of products against 128-bit integers.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "common/accumulate.h"
+#include "common/planes.h"
+#include "cpu/mma_kernels.h"
+
+using namespace ozaki;
+using namespace ozaki::test;
+
+static void test_planes() {
+  for (int i = 0; i < 200000; ++i) {
+    const uint64_t a = magnitude_bits(random_float64(i % 2 ? 0 : 1000, i % 3 ? 3 : 900));
+    if (a == 0) continue;
+    const int emax = magnitude_exponent(a) + static_cast<int>(rng() % (i % 2 ? 60 : 3));
+    for (const int bits : {kCoarseBits, kFineBits}) {
+      const int shift = exponent(a) + bits - emax;
+      const uint64_t s = significand(a);
+      const uint64_t expected = shift >= 0 ? s << shift : shift > -64 ? s >> -shift : 0;
+      CHECK(plane_magnitude(a, emax, bits) == expected, "bits %" PRIx64 " emax %d", a, emax);
+      CHECK(expected < uint64_t{1} << bits, "bits %" PRIx64 " emax %d", a, emax);
+    }
+  }
+  CHECK(plane_magnitude(0, 5, 14) == 0 && plane_magnitude(0, -1060, 14) == 0, "zero");
+}
+
+static void test_magnitude(int64_t m, int64_t n, int64_t k, bool top) {
+  const MmaSizes sizes = {2, 1, m, n, padded_k(k)};
+  const auto bytes = [&](int64_t rows) {
+    std::vector<uint8_t> out(sizes.batch * rows * sizes.kp);
+    for (int64_t row = 0; row < sizes.batch * rows; ++row)
+      for (int64_t h = 0; h < k; ++h)
+        out[row * sizes.kp + h] = top ? 255 : static_cast<uint8_t>(rng());
+    return out;
+  };
+  const std::vector<uint8_t> lhs = bytes(m), rhs = bytes(n);
+  for (const MmaKernel* kernel : mma_kernels()) {
+    if (!kernel->supported()) continue;
+    std::vector<int32_t> sums(sizes.batch * m * padded(n));
+    magnitude(*kernel, lhs.data(), rhs.data(), sums.data(), sizes, Flagged{}, Scheduler());
+    for (int64_t row = 0; row < sizes.batch * m; ++row)
+      for (int64_t j = 0; j < n; ++j) {
+        int64_t expected = 0;
+        const uint8_t *a = &lhs[row * sizes.kp], *b = &rhs[(row / m * n + j) * sizes.kp];
+        for (int64_t h = 0; h < k; ++h) expected += a[h] * b[h];
+        const int32_t sum = sums[row * padded(n) + j];
+        CHECK(sum == expected, "%s: m %" PRId64 " n %" PRId64 " k %" PRId64 ": %d", kernel->name, m,
+              n, k, sum);
+      }
+  }
+}
+
+// Products of integers of up to 40 bits whose exact sum fits 128 bits.
+static void test_sums() {
+  for (int i = 0; i < 20000; ++i) {
+    const int k = 1 + static_cast<int>(rng() % 9), exponent = static_cast<int>(rng() % 900) - 450;
+    int128 exact = 0;
+    int top = INT32_MIN;
+    std::vector<std::pair<Normalised, Normalised>> terms;
+    int64_t digits[kDigits] = {};
+    for (int h = 0; h < k; ++h) {
+      int64_t x = static_cast<int64_t>(random_bits(40)), y = static_cast<int64_t>(random_bits(40));
+      if (rng() % 2) x = -x;
+      if (x == 0 || y == 0) continue;
+      exact += int128{x} * y;
+      const double a = std::ldexp(static_cast<double>(x), exponent);
+      terms.push_back({normalise(to_bits(a)), normalise(to_bits(static_cast<double>(y)))});
+      top = std::max(top, terms.back().first.exponent + terms.back().second.exponent);
+    }
+    WindowSum sum;
+    for (const auto& [a, b] : terms) {
+      sum.add(a, b, top);
+      add_exactly(a, b, [&](int q, int64_t piece) { digits[q] += piece; });
+    }
+    const uint128 bits = static_cast<uint128>(exact);
+    const Limbs<4> limbs = {{static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32),
+                             static_cast<uint32_t>(bits >> 64), static_cast<uint32_t>(bits >> 96)}};
+    const uint64_t expected = round_to_float64(limbs, -exponent);
+    CHECK(round_digits(digits) == expected, "k %d exponent %d", k, exponent);
+    if (!terms.empty() && sum.decides(top, k))
+      CHECK(sum.rounded(top) == expected, "k %d exponent %d", k, exponent);
+  }
+}
+
+// Sums over the whole range: what is far below the leading bits decides ties.
+static void test_range() {
+  const auto product = [](std::initializer_list<std::pair<double, double>> terms) {
+    int64_t digits[kDigits] = {};
+    for (const auto& [a, b] : terms)
+      add_exactly(normalise(to_bits(a)), normalise(to_bits(b)),
+                  [&](int q, int64_t piece) { digits[q] += piece; });
+    return round_digits(digits);
+  };
+  const double tiny = std::ldexp(1.0, -1074), large = std::ldexp(1.0, 1023);
+  const double half = std::ldexp(1.0, -53);
+  CHECK(product({{1, 1}, {half, 1}}) == to_bits(1.0), "tie to even");
+  CHECK(product({{1, 1}, {half, 1}, {tiny, tiny}}) == to_bits(1 + 2 * half), "above a tie");
+  CHECK(product({{1, 1}, {half, 1}, {-tiny, tiny}}) == to_bits(1.0), "below a tie");
+  CHECK(product({{large, large}, {-large, large}, {tiny, 3}}) == 3, "cancelled");
+  CHECK(product({{large, -large}}) == (kInfinityBits | kSignBit), "overflow");
+  CHECK(product({{tiny, -tiny}}) == kSignBit, "underflow");
+  CHECK(product({{large, 1}, {-large, 1}}) == 0, "zero");
+}
+
+int main() {
+  test_planes();
+  for (const int64_t m : {1, 17, 70})
+    for (const int64_t n : {1, 50})
+      for (const int64_t k : {1, 130, 600}) test_magnitude(m, n, k, false);
+  test_magnitude(17, 17, kMaxCoarseLength, true);
+  test_magnitude(300, 400, 33, false);  // several tiles
+  test_sums();
+  test_range();
+  return result("ladder");
+}
