@@ -18,12 +18,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from gpu import random_matrix
 from jax import Array
 from records import save
 from timing import Variant, Watch, query_gpu, take_turns
 
 import jax_ozaki as jo
+from gpu import random_matrix
 from jax_ozaki import Contract, _ffi
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
@@ -35,7 +35,9 @@ def spread_matrix(seed: int, n: int, phi: float) -> Array:
     """(rand - 1/2) exp(phi randn), rows off the grid of rand."""
     keys = jax.random.split(jax.random.key(seed), 3)
     spread = jnp.exp(phi * jax.random.normal(keys[1], (n, n)))
-    return (jax.random.uniform(keys[0], (n, n)) - 0.5) * spread * jax.random.uniform(keys[2], (n, 1), minval=1, maxval=2)
+    return (
+        (jax.random.uniform(keys[0], (n, n)) - 0.5) * spread * jax.random.uniform(keys[2], (n, 1), minval=1, maxval=2)
+    )
 
 
 def ordinary(n: int) -> tuple[Array, Array]:
