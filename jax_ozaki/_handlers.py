@@ -16,8 +16,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from . import _ffi, _moduli
 from ._compat import initialized_platforms
 from ._field import REAL, Field
-from ._ladder_handlers import LadderHandlers
-from ._operand import Axis, Operand
+from ._ladder_handlers import LadderHandlers, layout, strides
+from ._operand import Operand
 from ._plan import padded, padded_k, workspace_size
 
 
@@ -39,19 +39,19 @@ class Handlers(LadderHandlers):
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))
         scale, table, _ = self._call(
-            operand.field.prefix + "stats", types, operand.array, moduli=moduli, **_layout(operand)
+            operand.field.prefix + "stats", types, operand.array, moduli=moduli, **layout(operand)
         )
         return scale, table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
         types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
         stage = operand.field.prefix + "quantize"
-        residues, scale, table, _ = self._call(stage, types, operand.array, **_layout(operand))
+        residues, scale, table, _ = self._call(stage, types, operand.array, **layout(operand))
         return residues, scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
         stage = operand.field.prefix + "residues"
-        return self._call(stage, _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
+        return self._call(stage, _residue_type(operand, moduli), operand.array, scale, **layout(operand))
 
     def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
         batch, planes, m, _ = lhs.shape
@@ -68,12 +68,9 @@ class Handlers(LadderHandlers):
         moduli: int,
         stage: str = "combine",
     ) -> Array:
-        strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
         result = _type((lhs.batch, lhs.rows, rhs.rows), lhs.field.dtype)
-        stage = lhs.field.prefix + stage
-        return self._call(
-            stage, result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, moduli=moduli, k=lhs.k, **strides
-        )
+        operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array)
+        return self._call(lhs.field.prefix + stage, result, *operands, moduli=moduli, **strides(lhs, rhs))
 
     def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
         return _type((self._scratch_bytes(operand),), jnp.uint8)
@@ -127,7 +124,7 @@ class CudaHandlers(Handlers):
             scale, _ = self.stats(operand, moduli)
             shape = (operand.batch, _STRASSEN_PRODUCTS, moduli, _half(operand.rows), _strassen_depth(operand.k))
             residues = self._call(
-                "strassen_quantize", _type(shape, jnp.uint8), operand.array, scale, side=side, **_layout(operand)
+                "strassen_quantize", _type(shape, jnp.uint8), operand.array, scale, side=side, **layout(operand)
             )
             return lax.reshape(residues, (operand.batch * _STRASSEN_PRODUCTS, *shape[2:])), scale
 
@@ -164,13 +161,7 @@ def _choice(variable: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-_AXES: tuple[Axis, ...] = ("b", "r", "k")
 _type = jax.ShapeDtypeStruct
-
-
-def _layout(operand: Operand) -> dict[str, int]:
-    strides = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
-    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **strides}
 
 
 def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
