@@ -5,12 +5,12 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from test_products import LAYOUTS, stored
 
 import generators
 import jax_ozaki as jo
 from jax_ozaki import Contract, _ladder, _rungs, _stages
 from jax_ozaki._operand import Operand
-from test_products import LAYOUTS, stored
 
 COUNT = 26
 """Problems a compiled shape."""
@@ -126,7 +126,9 @@ def test_a_long_contraction_on_every_rung(agree):
     """Planes over a part of k, and sums longer than a block of the kernels."""
     k = 2**17 + 100
     rng = np.random.default_rng(3)
-    rows = np.stack([f(rng, (1, k))[0] for f in (generators.phi(1), generators.phi(4), scaled_inside, generators.sparse)])
+    rows = np.stack(
+        [f(rng, (1, k))[0] for f in (generators.phi(1), generators.phi(4), scaled_inside, generators.sparse)]
+    )
     columns = np.stack([f(rng, (1, k))[0] for f in (generators.phi(1), scaled_back, generators.float32_values)])
     for contract in (Contract.componentwise("sqrt_k"), Contract.exact()):
         agree(lambda a, b, contract=contract: jo.dot(a, b, contract=contract), rows, columns.T.copy())
