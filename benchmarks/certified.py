@@ -27,6 +27,7 @@ from gpu import random_matrix
 from jax_ozaki import Contract, _ffi
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
+Pair = tuple[Array, ...]
 SLOW_SIZE = 4096  # the largest for data of the last rung, whose time grows as n^3 from 150 ms
 
 
@@ -40,43 +41,43 @@ def spread_matrix(seed: int, n: int, phi: float) -> Array:
     )
 
 
-def ordinary(n: int) -> tuple[Array, Array]:
+def ordinary(n: int) -> Pair:
     return random_matrix(1, n), random_matrix(2, n)
 
 
-def phi(exponent: float) -> Callable[[int], tuple[Array, Array]]:
+def phi(exponent: float) -> Callable[[int], Pair]:
     return lambda n: (spread_matrix(1, n, exponent), spread_matrix(2, n, exponent))
 
 
-def float32_values(n: int) -> tuple[Array, Array]:
-    return tuple(x.astype(jnp.float32).astype(jnp.float64) for x in ordinary(n))  # type: ignore[return-value]
+def float32_values(n: int) -> Pair:
+    return tuple(x.astype(jnp.float32).astype(jnp.float64) for x in ordinary(n))
 
 
-def block_diagonal(n: int) -> tuple[Array, Array]:
+def block_diagonal(n: int) -> Pair:
     half = jnp.arange(n) * 2 // n
-    return tuple(jnp.where(half[:, None] == half, x, 0) for x in ordinary(n))  # type: ignore[return-value]
+    return tuple(jnp.where(half[:, None] == half, x, 0) for x in ordinary(n))
 
 
-def triangular(n: int) -> tuple[Array, Array]:
-    return tuple(map(jnp.tril, ordinary(n)))  # type: ignore[return-value]
+def triangular(n: int) -> Pair:
+    return tuple(map(jnp.tril, ordinary(n)))
 
 
-def scaled_inside(n: int) -> tuple[Array, Array]:
+def scaled_inside(n: int) -> Pair:
     """A D and D^-1 B, D powers of two over +-500 bits."""
     a, b = ordinary(n)
     d = 2.0 ** jax.random.randint(jax.random.key(3), (n,), -500, 501)
     return a * d, b / d[:, None]
 
 
-def random_integers(low: int, high: int) -> Callable[[int], tuple[Array, Array]]:
-    def operands(n: int) -> tuple[Array, Array]:
+def random_integers(low: int, high: int) -> Callable[[int], Pair]:
+    def operands(n: int) -> Pair:
         x = jax.random.randint(jax.random.key(4), (2, n, n), low, high).astype(jnp.float64)
         return x[0], x[1]
 
     return operands
 
 
-DATA: dict[str, Callable[[int], tuple[Array, Array]]] = {
+DATA: dict[str, Callable[[int], Pair]] = {
     "phi 0.5": ordinary,
     "phi 1": phi(1),
     "float32 values": float32_values,
@@ -96,7 +97,7 @@ FEW_BITS = {
 }
 
 
-def measure(name: str, operands: tuple[Array, Array], contracts: list[Contract], options: argparse.Namespace) -> Any:
+def measure(name: str, operands: Pair, contracts: list[Contract], options: argparse.Namespace) -> Any:
     """One row: times of every contract, and what the certified one did."""
     products = [jax.jit(partial(jo.dot, contract=contract)) for contract in contracts]
     variants = {str(c): Variant(partial(p, *operands)) for c, p in zip(contracts, products, strict=True)}
