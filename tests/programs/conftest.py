@@ -45,6 +45,15 @@ class Row:
         self.seconds[way] = min(duration(fn, args) for _ in range(REPETITIONS))
         assert self.error[way] <= self.allowed, f"{way}: {self.error[way]}"
 
+    def count(self, way, modules, explanation):
+        replaced = sum(text.count("@jax_ozaki.combine") for text in modules)
+        left = native_products(modules)
+        assert modules and not EMULATED_TYPES.intersection(left), f"native, {way}: {left}"
+        self.products[way] = replaced, len(left)
+        if explanation is not None:
+            self.products[way] = explanation.emulated, explanation.native
+            assert [x > 0 for x in self.products[way]] == [replaced > 0, len(left) > 0], explanation
+
     def __str__(self):
         emulate, enable = (self.products.get(way, ("", "")) for way in ("emulate", "enable"))
         emulated = "emulate" if "emulate" in self.error else "enable"
@@ -75,13 +84,6 @@ def native_products(modules):
     return [dtype for text in modules for dtype in re.findall(product, text)]
 
 
-def explained(explanation, modules):
-    """The numbers of products replaced and left native; what was lowered has to agree about both."""
-    assert bool(explanation.emulated) == any("@jax_ozaki" in text for text in modules), explanation
-    assert bool(explanation.native) == bool(native_products(modules)), explanation
-    return explanation.emulated, explanation.native
-
-
 @contextmanager
 def lowered_modules(directory):
     """A list that afterwards holds the StableHLO of everything that jax compiled."""
@@ -107,22 +109,14 @@ def check(request, tmp_path):
         row = Row(f"{library}: {program.replace('_', ' ')}", tolerance)
         run = jax.jit if traceable else lambda fn: fn
         row.run("native", run(fn), args, known)
-
         if traceable:
             rewritten = jo.emulate(fn, min_size=0)
             with lowered_modules(tmp_path / "emulate") as modules:
                 row.run("emulate", run(rewritten), args, known)
-            row.products["emulate"] = explained(rewritten.explain(*args), modules)
-
+            row.count("emulate", modules, rewritten.explain(*args))
         with jo.enable(min_size=0) as block, lowered_modules(tmp_path / "enable") as modules:
             row.run("enable", run(fn), args, known)
-        left = native_products(modules)
-        assert modules and not EMULATED_TYPES.intersection(left)
-        if traceable:
-            row.products["enable"] = explained(block.explain(fn, *args), modules)
-        else:
-            row.products["enable"] = sum(text.count("@jax_ozaki.combine") for text in modules), len(left)
-
+        row.count("enable", modules, block.explain(fn, *args) if traceable else None)
         request.config.stash.setdefault(ROWS, []).append(row)
 
     return check
