@@ -107,9 +107,18 @@ def check_crt(m: ModuleType, n: int) -> None:
         v = [q if r == 0 and q < 256 and rng.random() < 0.5 else r for r, q in zip(v, p, strict=True)]
         y = [dot(v[m.GROUP_SIZE * g :][: len(c)], c) for g, c in enumerate(cofactors)]
         assert max(y) < 2**26
-        scaled = dot(y, crt.group_factors) + (1 << m.QUOTIENT_SHIFT - 1)
-        assert scaled < 2**64
-        assert dot(y, crt.group_weights) - (scaled >> m.QUOTIENT_SHIFT) * crt.product == x
+        q = quotient(crt, y)
+        assert dot(y, crt.group_weights) - q * crt.product == x
+
+
+def quotient(crt: object, y: list[int]) -> int:
+    """crt.h's quotient: the sums of each limb are joined down to one below that of the quotient."""
+    limb, drop, factor, shift = crt.quotient
+    sums = [dot(y, column) for column in zip(*(limbs(w, limb + 1) for w in crt.group_weights), strict=True)]
+    assert max(sums) < 2**62
+    leading = sums[limb] + (sums[limb - 1] >> 32 if limb else 0) >> drop
+    assert leading < 2**32
+    return (leading * factor >> 32) + (1 << shift - 1) >> shift
 
 
 def check_bound(m: ModuleType, n: int) -> None:
@@ -163,8 +172,8 @@ def crt(m: ModuleType, n: int) -> list[object]:
     c = m.crt(n)
     return [
         [x for group in c.groups for x in multipliers(group)],
-        list(c.group_factors),
-        [limbs(w, c.limbs) for w in c.group_weights],
+        [limbs(w, c.quotient.limb + 1) + [0] * (c.limbs - c.quotient.limb - 1) for w in c.group_weights],
+        list(c.quotient),
         limbs(2 ** (32 * c.limbs) - c.product, c.limbs),
         epilogue_weights(m, n),
     ]
@@ -189,8 +198,8 @@ def tables(m: ModuleType) -> str:
         "",
         f"constexpr int kMinModuli = {m.MIN_MODULI}, kMaxModuli = {m.MAX_MODULI};",
         f"constexpr int kChunk = {m.CHUNK};  // consecutive k joined exactly in the statistics",
+        f"constexpr int kQuotientLimit = {m.QUOTIENT_LIMIT};  // S / P stays below",
         f"constexpr int kKBlock = {m.K_BLOCK};  // longest k that a 32-bit accumulator holds",
-        f"constexpr int kQuotientShift = {m.QUOTIENT_SHIFT};",
         "",
         "using ModulusTable = Table<Modulus, kMaxModuli>;",
         "constexpr ModulusTable kModuli = {{",
