@@ -37,27 +37,23 @@ OZAKI_HD uint32_t dot4(uint32_t a, uint32_t b, uint32_t c) {
 // As a float s is x = 2^23 + v + (-2^23 mod p), congruent to v. The fma adds a half-integer that
 // makes x / p - 1/2 round to an integer q with x - p q in [0, p]; the rest of that constant and
 // the exponent bits of both floats are multiples of 256 and leave the low byte alone.
-OZAKI_HD uint32_t mod_p_float(uint32_t s, float inverse, uint32_t minus_p) {
+OZAKI_HD uint32_t mod_p_float(uint32_t s, const Modulus& m) {
   constexpr float kBias = 8388608.0f - 32768.0f + 256.0f - 0.5f;
 #if defined(__CUDA_ARCH__)
-  const float quotient = __fmaf_rn(__uint_as_float(s), inverse, kBias);
+  const float quotient = __fmaf_rn(__uint_as_float(s), m.inverse, kBias);
   uint32_t result;  // one mad: the compiler would split s - p q in two
   asm("mad.lo.u32 %0, %1, %2, %3;"
       : "=r"(result)
-      : "r"(__float_as_uint(quotient)), "r"(minus_p), "r"(s));
+      : "r"(__float_as_uint(quotient)), "r"(0u - m.p), "r"(s));
   return result;
 #else
   float x;
   memcpy(&x, &s, sizeof x);
-  const float quotient = std::fmaf(x, inverse, kBias);
+  const float quotient = std::fmaf(x, m.inverse, kBias);
   uint32_t bits;
   memcpy(&bits, &quotient, sizeof bits);
-  return s + minus_p * bits;
+  return s - m.p * bits;
 #endif
-}
-
-OZAKI_HD uint32_t mod_p_float(uint32_t s, const Modulus& m) {
-  return mod_p_float(s, m.inverse, 0u - m.p);
 }
 
 // Device form, as mod_p_float: the low byte is the residue. |x| < 2^63 and |x| < 2^95.

@@ -91,9 +91,9 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
     uint64_t bits = kNaNBits;
     if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
       uint32_t y[Crt<V::kModuli>::kGroups];
-      V::partial_sums(static_cast<const typename V::Element*>(args.v) +
-                          (batch * V::kPlanes * m + i) * np + j,
-                      m * np, y);
+      V::partial_sums(
+          static_cast<const typename V::Element*>(args.v) + (batch * V::kPlanes * m + i) * np + j,
+          m * np, y);
       bits = round_to_float64(reconstruct<V::kModuli>(y), scale_a + scale_b);
     } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
       const uint64_t* b =

@@ -35,13 +35,7 @@ __device__ __forceinline__ const uint64_t* row_start(const Tiling& tiling, int64
 }
 
 __device__ __forceinline__ int tile_place(const Tiling& tiling, int row, int h) {
-  return row * tiling.pitch + h;
-}
-
-// Two neighbouring elements of a tile, the first one at an even place.
-__device__ __forceinline__ void load_pair(const uint64_t* source, uint64_t& a, uint64_t& b) {
-  const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(source);
-  a = pair.x, b = pair.y;
+  return row * tiling.pitch + (h & 7) * tiling.plane + (h >> 3);
 }
 
 // Fills the tile, with zeros past the end of k. Ends with a barrier.
@@ -54,14 +48,8 @@ __device__ __forceinline__ void load_tile(const Tiling& tiling, const TilePositi
     for (int row = slow; row < position.rows; row += step) {
       const uint64_t* source = row_start(tiling, position.row + row) + position.k;
 #pragma unroll 4
-      for (int h = 2 * fast; h < position.depth; h += 2 * lanes) {
-        const uint32_t destination = shared + 8 * tile_place(tiling, row, h);
-        if (tiling.pairs && h + 1 < position.depth) {
-          ptx::cp_async_16(destination, source + h, true);
-        } else {
-          ptx::cp_async_8(destination, source + h);
-          if (h + 1 < position.depth) ptx::cp_async_8(destination + 8, source + h + 1);
-        }
+      for (int h = fast; h < position.depth; h += lanes) {
+        ptx::cp_async_8(shared + 8 * tile_place(tiling, row, h), source + h);
       }
     }
   } else if (fast < position.rows) {

@@ -1,6 +1,9 @@
+#include <type_traits>
+#include <utility>
+
+#include "common/quantize.h"
 #include "common/scale.h"
 #include "quantize.h"
-#include "residues.cuh"
 #include "statistics.cuh"
 
 namespace ozaki {
@@ -32,83 +35,117 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
           is_sentinel(scale) ? kScaleZero : scale};
 }
 
-// Quantizes the tile and writes its residues, eight runs a warp at a time. kWholePasses: these are
-// neighbours in a row.
-template <typename Integer, bool kWholePasses>
-__device__ __forceinline__ void store_residues_by(const Tiling& tiling,
-                                                  const TilePosition& position,
-                                                  const uint64_t* tile, const RowOfTile* rows,
-                                                  const ResidueArray& residues,
-                                                  const void* buffers) {
-  using Buffers = ResidueBuffers<Integer>;
-  const LaneModuli* constants = static_cast<const LaneModuli*>(buffers);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t pass =
-      ptx::shared_address(buffers) + Buffers::kModuliBytes + warp * Buffers::kPassBytes;
-  const int per_row = tiling.runs_per_row.divisor, count = position.rows * per_row;
-  const int used = static_cast<int>(min(int64_t{tiling.depth}, residues.kp - position.k)) / kRun;
-  for (int first = warp * kRuns; first < count; first += kTileThreads / 32 * kRuns) {
-    // Run `run` of the pass, in its row.
-    const int first_row = tiling.runs_per_row(first);
-    const auto place = [&](int run, int& row, int& of_row) {
-      run = kWholePasses ? first + run : min(first + run, count - 1);
-      row = kWholePasses ? first_row : tiling.runs_per_row(run);
-      of_row = run - row * per_row;
-    };
-    Integer x[4];
-    int row, run;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      place(run_of_lane(lane, half), row, run);
-      uint64_t bits[2];
-      load_pair(tile + tile_place(tiling, row, run * kRun + element_of_lane(lane)), bits[0],
-                bits[1]);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) x[2 * half + e] = Integer(bits[e], rows[row].scale);
-    }
-    place(lane / 4, row, run);
-    const bool stored = (kWholePasses || first + lane / 4 < count) && run < used;
-    uint8_t* target = stored ? rows[row].residues + run * kRun : nullptr;
-    store_pass(x, pass, constants, residues.moduli, target, residues.plane_bytes,
-               position.depth - run * kRun);
+// An element as what its residues are computed from: an integer, offset so that it is not negative,
+// in words. This is residue_float of common/residue.h with the offset outside the loop over moduli.
+struct Narrow {
+  static constexpr int kMaxModuli = kMaxNarrowModuli;
+  uint32_t words[2];
+
+  Narrow() = default;
+  __device__ __forceinline__ Narrow(uint64_t bits, int32_t scale) {
+    const int64_t x = quantize_narrow(bits, scale);
+    words[0] = static_cast<uint32_t>(x);
+    words[1] = static_cast<uint32_t>(x >> 32) ^ 1u << 31;
   }
+  __device__ __forceinline__ uint32_t residue(const Modulus& m) const {
+    if (m.p == 256) return words[0];
+    const uint32_t sum = dot4(words[1], m.narrow_weights[1], m.narrow_zero);
+    return mod_p_float(dot4(words[0], m.narrow_weights[0], sum), m);
+  }
+};
+
+struct Wide {
+  static constexpr int kMaxModuli = ozaki::kMaxModuli;
+  uint32_t words[3];
+
+  Wide() = default;
+  __device__ __forceinline__ Wide(uint64_t bits, int32_t scale) {
+    const Int96 x = quantize_wide(bits, scale);
+    words[0] = x.low;
+    words[1] = static_cast<uint32_t>(x.high);
+    words[2] = static_cast<uint32_t>(x.high >> 32) ^ 1u << 31;
+  }
+  __device__ __forceinline__ uint32_t residue(const Modulus& m) const {
+    if (m.p == 256) return words[0];
+    uint32_t sum = dot4(words[2], m.wide_weights[2], m.wide_zero);
+    sum = dot4(words[1], m.wide_weights[1], sum);
+    return mod_p_float(dot4(words[0], m.wide_weights[0], sum), m);
+  }
+};
+
+__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
+// step(0), step(1), ... with constants, until one returns false.
+template <typename Step, int... kIndices>
+__device__ __forceinline__ void for_each_modulus(Step step,
+                                                 std::integer_sequence<int, kIndices...>) {
+  (step(std::integral_constant<int, kIndices>()) && ...);
+}
+
+// Quantizes the tile and writes its residues. A thread takes eight consecutive elements at a time.
+// The loop over the moduli is unrolled, their constants in its instructions; it ends after the
+// last.
 template <typename Integer>
 __device__ __forceinline__ void store_residues(const Tiling& tiling, const TilePosition& position,
                                                const uint64_t* tile, const RowOfTile* rows,
-                                               const ResidueArray& residues, const void* buffers) {
-  if (tiling.runs_per_row.divisor % kRuns == 0) {
-    store_residues_by<Integer, true>(tiling, position, tile, rows, residues, buffers);
-  } else {
-    store_residues_by<Integer, false>(tiling, position, tile, rows, residues, buffers);
+                                               const ResidueArray& residues) {
+  const int per_row = tiling.octets_per_row.divisor;
+  const int used = static_cast<int>(min(int64_t{tiling.depth}, residues.kp - position.k)) / 8;
+  for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
+    const int row = tiling.octets_per_row(index), octet = index - row * per_row;
+    if (octet >= used) continue;
+    const uint64_t* source = tile + row * tiling.pitch + octet;
+    const RowOfTile of_row = rows[row];
+    Integer x[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] = Integer(source[e * tiling.plane], of_row.scale);
+    uint8_t* target = of_row.residues + 8 * octet;
+    for_each_modulus(
+        [&](auto index) {
+          constexpr int kIndex = decltype(index)::value;
+          constexpr Modulus m = kModuli[kIndex];
+          uint32_t r[8];
+#pragma unroll
+          for (int e = 0; e < 8; ++e) r[e] = x[e].residue(m);
+          *reinterpret_cast<uint2*>(target) = {pack_low_bytes(r[0], r[1], r[2], r[3]),
+                                               pack_low_bytes(r[4], r[5], r[6], r[7])};
+          target += residues.plane_bytes;
+          return kIndex + 1 < residues.moduli;
+        },
+        std::make_integer_sequence<int, Integer::kMaxModuli>());
+
+    // Padding is zero to the byte: a residue of 0 may be p.
+    if (const int elements = position.depth - 8 * octet; elements < 8) {
+      const uint64_t kept = elements <= 0 ? 0 : ~uint64_t{0} >> (64 - 8 * elements);
+      target = of_row.residues + 8 * octet;
+      for (int m = 0; m < residues.moduli; ++m, target += residues.plane_bytes) {
+        uint2& word = *reinterpret_cast<uint2*>(target);
+        word = {word.x & static_cast<uint32_t>(kept), word.y & static_cast<uint32_t>(kept >> 32)};
+      }
+    }
   }
 }
 
-// Shared memory: the tile, buffers for its residues, the statistics of its chunks (quantize only),
-// its rows.
+// Shared memory: the tile, the statistics of its chunks (quantize only), its rows.
 __host__ __device__ inline int tile_bytes(const Tiling& tiling) {
   return (tiling.rows * tiling.pitch + 3) / 4 * 4 * sizeof(uint64_t);
 }
 
 template <typename Integer>
-constexpr int kBufferBytes = ResidueBuffers<Integer>::kModuliBytes +
-                             kTileThreads / 32 * ResidueBuffers<Integer>::kPassBytes;
-
-template <typename Integer>
-__global__ void __launch_bounds__(kTileThreads, Integer::kUnits < kRun ? 4 : 3)
+__global__ void __launch_bounds__(kTileThreads, 5)
     residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* __restrict__ scale,
                     const ResidueArray residues) {
   extern __shared__ __align__(32) uint64_t tile[];
-  char* buffers = reinterpret_cast<char*>(tile) + tile_bytes(tiling);
-  RowOfTile* rows = reinterpret_cast<RowOfTile*>(buffers + kBufferBytes<Integer>);
+  RowOfTile* rows =
+      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
   const TilePosition position(tiling, blockIdx.x);
-  fill_lane_moduli<Integer>(reinterpret_cast<LaneModuli*>(buffers), residues.moduli);
   if (const int row = threadIdx.x; row < position.rows) {
     rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
   }
   load_tile(tiling, position, tile);
-  store_residues<Integer>(tiling, position, tile, rows, residues, buffers);
+  store_residues<Integer>(tiling, position, tile, rows, residues);
 }
 
 // Statistics, scales and residues of whole rows.
@@ -117,13 +154,12 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     quantize_kernel(const __grid_constant__ Tiling tiling, const Bound bound,
                     const StatisticsOutputs outputs, const ResidueArray residues) {
   extern __shared__ __align__(32) uint64_t tile[];
-  char* buffers = reinterpret_cast<char*>(tile) + tile_bytes(tiling);
-  RowStatistics* chunks = reinterpret_cast<RowStatistics*>(buffers + kBufferBytes<Integer>);
+  RowStatistics* chunks =
+      reinterpret_cast<RowStatistics*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(chunks + tiling.tile_chunks());
   const TilePosition position(tiling, blockIdx.x);
   const int count = tiling.chunks_per_row.divisor;
 
-  fill_lane_moduli<Integer>(reinterpret_cast<LaneModuli*>(buffers), residues.moduli);
   load_tile(tiling, position, tile);
   tile_statistics(tiling, position, tile, [&](int row, int c, const RowStatistics& chunk) {
     chunks[row * count + c] = chunk;
@@ -144,18 +180,16 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     store_stats(statistics, outputs.stats + (position.row + row) * kStatsFields);
   }
   __syncthreads();
-  store_residues<Integer>(tiling, position, tile, rows, residues, buffers);
+  store_residues<Integer>(tiling, position, tile, rows, residues);
 }
 
-// Launches kernel<Integer> with `bytes` of shared memory beside the tile and the buffers.
-template <typename Integer, typename... Parameters, typename... Arguments>
+template <typename... Parameters, typename... Arguments>
 Status launch_tiles(const char* name, void (*kernel)(Parameters...), const Tiling& tiling,
                     int bytes, const Device& device, cudaStream_t stream,
                     const Arguments&... arguments) {
   // Always the same limit: another thread may be between here and its launch.
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
-  bytes += tile_bytes(tiling) + kBufferBytes<Integer>;
   kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(tiling,
                                                                                arguments...);
   return launch_status(name);
@@ -172,12 +206,11 @@ Status launch_residues(const double* x, const Layout& layout, int moduli, const 
                        uint8_t* residues, const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
-  const auto launch = [&]<typename Integer>(Integer) {
-    const int bytes = tiling.rows * sizeof(RowOfTile);
-    return launch_tiles<Integer>("residues_kernel", residues_kernel<Integer>, tiling, bytes, device,
-                                 stream, scale, residue_array(residues, layout, moduli));
-  };
-  return moduli <= kMaxNarrowModuli ? launch(Narrow()) : launch(Wide());
+  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  return launch_tiles("residues_kernel",
+                      moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
+                      tiling, bytes, device, stream, scale,
+                      residue_array(residues, layout, moduli));
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli,
@@ -188,14 +221,12 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli,
     OZAKI_RETURN_IF_ERROR(launch_statistics(x, layout, moduli, outputs, scratch, device, stream));
     return launch_residues(x, layout, moduli, outputs.scale, residues, device, stream);
   }
-  const auto launch = [&]<typename Integer>(Integer) {
-    const int bytes =
-        tiling.tile_chunks() * sizeof(RowStatistics) + tiling.rows * sizeof(RowOfTile);
-    return launch_tiles<Integer>("quantize_kernel", quantize_kernel<Integer>, tiling, bytes, device,
-                                 stream, kBounds[moduli], outputs,
-                                 residue_array(residues, layout, moduli));
-  };
-  return moduli <= kMaxNarrowModuli ? launch(Narrow()) : launch(Wide());
+  const int bytes = tile_bytes(tiling) + tiling.tile_chunks() * sizeof(RowStatistics) +
+                    tiling.rows * sizeof(RowOfTile);
+  return launch_tiles("quantize_kernel",
+                      moduli <= kMaxNarrowModuli ? quantize_kernel<Narrow> : quantize_kernel<Wide>,
+                      tiling, bytes, device, stream, kBounds[moduli], outputs,
+                      residue_array(residues, layout, moduli));
 }
 
 }  // namespace ozaki

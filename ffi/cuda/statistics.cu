@@ -56,11 +56,9 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   uint32_t flags = 0;
   ChunkSums sums;
   if (__syncthreads_and(!inside || is_normal_field(field))) {
-    const uint32_t top = top_of_field(field);
-    if (range.dense(top)) {
+    if (range.dense()) {
 #pragma unroll
-      for (int i = 0; i < kSlice; ++i) sums.add_dense(bits[i], top);
-      sums.finish_dense(field, kSlice);
+      for (int i = 0; i < kSlice; ++i) sums.add_dense(bits[i], emax);
     } else {
 #pragma unroll
       for (int i = 0; i < kSlice; ++i) sums.add_ordinary(bits[i], emax);

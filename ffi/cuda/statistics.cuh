@@ -56,32 +56,17 @@ struct ChunkSums {
     if (scaled != 0) lsb = min(lsb, field - 1074 + trailing_zeros);
   }
 
-  // The same for dense elements (WordRange::dense), in half the instructions: `top` is that of the
-  // chunk. finish_dense ends the sum of `count` of them, of a chunk with the exponent field `field`.
-  __device__ __forceinline__ void add_dense(uint64_t bits, uint32_t top) {
+  // The same where all elements are dense: half the work.
+  __device__ __forceinline__ void add_dense(uint64_t bits, int emax) {
     const uint32_t low = static_cast<uint32_t>(bits);
-    const uint32_t high = static_cast<uint32_t>(bits >> 32) & 0x7fffffff;
-    const int shift = (top - high) >> 20;  // of the upper 21 bits of the significand
-    const int scaled = static_cast<int>(~((high & 0xfffff) | 0x100000)) >> shift;
+    const int high = static_cast<int>(bits >> 32) & 0x7fffffff;
+    const int field = (high >> 20) - 1;
+    const int scaled = ~(high - (field << 20)) >> min(emax + 1026 - field, 31);
     sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
-    aligned[1] |= low >> shift;
-    aligned[0] |= __funnelshift_r(0, low, shift);
+    nnz += 1;
+    lsb = min(lsb, field - 1074 + __popc(~low & (low - 1)));
   }
-  __device__ __forceinline__ void finish_dense(int field, uint32_t count) {
-    nnz = count;
-    lsb = field - 1102 +
-          (aligned[0] != 0 ? __ffs(aligned[0]) - 1 : 32 + __ffs(aligned[1]) - 1);
-  }
-
- private:
-  uint32_t aligned[2] = {};  // lower words of significands, moved to one exponent
 };
-
-// The exponent field of a chunk's largest element, in the place and form that ChunkSums and
-// WordRange compare upper words with.
-__device__ __forceinline__ uint32_t top_of_field(int field) {
-  return (static_cast<uint32_t>(field) + 5) << 20 | 0xfffff;
-}
 
 // What decides how elements are added: their largest and smallest upper words, the sign apart, and
 // their smallest lower word.
@@ -94,11 +79,8 @@ struct WordRange {
     smallest = min(smallest, upper);
     smallest_low = min(smallest_low, static_cast<uint32_t>(bits));
   }
-  // All are normal, at most 2^26 apart, and none has a lower word of zeros, as full-precision data
-  // are.
-  __device__ __forceinline__ bool dense(uint32_t top) const {
-    return smallest >= 1 << 20 && smallest_low != 0 && top - smallest < 32u << 20;
-  }
+  // All are normal and none has a lower word of zeros, as full-precision data are.
+  __device__ __forceinline__ bool dense() const { return smallest >= 1 << 20 && smallest_low != 0; }
 };
 
 // Whether an exponent field is that of a normal number.
@@ -116,11 +98,9 @@ __device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], i
   int emax = field - 1022;
   uint32_t flags = 0;
   ChunkSums sums;
-  const uint32_t top = top_of_field(field);
-  if (__all_sync(kWarp, ordinary && range.dense(top))) {
+  if (__all_sync(kWarp, ordinary && range.dense())) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sums.add_dense(bits[e], top);
-    sums.finish_dense(field, 4);
+    for (int e = 0; e < 4; ++e) sums.add_dense(bits[e], emax);
   } else if (__all_sync(kWarp, ordinary)) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums.add_ordinary(bits[e], emax);
@@ -164,9 +144,11 @@ template <bool kWholeWarps, typename Store>
 __device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling& tiling,
                                                    const TilePosition& position,
                                                    const uint64_t* tile, Store store) {
-  // A lane takes a pair of neighbours in each half of the chunk.
+  // Half of a group's lanes take the first four of eight consecutive elements, half the others.
   const int lanes = kWholeWarps ? kWarpLanes : 1 << log2_lanes;
-  const int lane = threadIdx.x & (lanes - 1);
+  const int lane = threadIdx.x & (lanes - 1), half = lanes / 2;
+  const int plane = lane < half ? 0 : 4, octet = lane & (half - 1);
+  const uint64_t* start = tile + plane * tiling.plane + octet;
   const int chunks = tiling.chunks_per_row.divisor, count = position.rows * chunks;
   for (int first = 0; first < count; first += kTileThreads >> log2_lanes) {
     int index = first + (threadIdx.x >> log2_lanes);
@@ -174,10 +156,10 @@ __device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling&
     const bool inside = index < count;
     index = inside ? index : 0;
     const int row = tiling.chunks_per_row(index), chunk = index - row * chunks;
-    const uint64_t* source = tile + tile_place(tiling, row, chunk * kChunk + 2 * lane);
+    const uint64_t* source = start + row * tiling.pitch + chunk * (kChunk / 8);
     uint64_t bits[4];
-    load_pair(source, bits[0], bits[1]);
-    load_pair(source + 2 * lanes, bits[2], bits[3]);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits[e] = source[e * tiling.plane];
     const RowStatistics statistics = chunk_statistics(bits, lanes);
     if (lane == 0 && inside) store(row, chunk, statistics);
   }

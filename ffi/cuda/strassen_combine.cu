@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     for (int g = 0; g < kGroups; ++g) {
       y_of[g] = *reinterpret_cast<const uint4*>(&group[g].y[q][lane * kColumns]);
     }
-    const auto y_of_column = [&](int e, uint32_t(&y)[kGroups]) {
+    const auto y_of_column = [&](int e, uint32_t (&y)[kGroups]) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         y[g] = e == 0 ? y_of[g].x : e == 1 ? y_of[g].y : e == 2 ? y_of[g].z : y_of[g].w;

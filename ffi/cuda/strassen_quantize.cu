@@ -1,9 +1,13 @@
 #include <string>
+#include <utility>
 
+#include "common/quantize.h"
 #include "common/scale.h"
+#include "common/tables.h"
+#include "mma_epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
-#include "residues.cuh"
+#include "ptx/mbarrier.cuh"
 #include "strassen.h"
 
 namespace ozaki {
@@ -11,9 +15,28 @@ namespace {
 
 // |A'| <= H, and the sums have up to four terms.
 static_assert(kBounds[kMaxStrassenModuli].exponent + 32 <= 61, "sums of quarters overflow");
-static_assert(kLineBytes == kPassElements, "padded rows are whole passes");
 
-constexpr int kMaxStrassenBlocks = (kMaxStrassenModuli + kModuliBlock - 1) / kModuliBlock;
+// A CTA takes the same tile of all four quarters, a thread eight consecutive elements of each.
+// Tiles follow each other along k for kGroup of them, then down the rows: CTAs that run together
+// read and write long runs.
+template <bool kContiguous_, int kRows_, int kDepth_, int kThreads_, int kMinBlocks_, int kGroup_>
+struct QuarterTile {
+  static constexpr bool kContiguous = kContiguous_;  // along k; along the rows otherwise
+  static constexpr int kRows = kRows_, kDepth = kDepth_, kOctets = kDepth / 8;
+  static constexpr int kThreads = kThreads_, kMinBlocks = kMinBlocks_;
+  static constexpr uint32_t kGroup = kGroup_;
+  static_assert(kRows * kDepth == 8 * kThreads, "a thread owns an octet of each quarter");
+
+  // In shared memory element h of a row is at row * kPitch + (h % 8) * kPlane + h / 8. Twice an odd
+  // number between planes keeps the copies of consecutive h out of each other's banks, the odd
+  // pitch those of consecutive rows.
+  static constexpr int kPlane = kOctets + 2, kPitch = 8 * kPlane + 1, kQuarter = kRows * kPitch;
+  static constexpr int kSharedBytes = 4 * kQuarter * sizeof(uint64_t);
+  static_assert(kPlane % 4 == 2, "bank conflicts");
+};
+
+using ContiguousTile = QuarterTile<true, 2, 512, 128, 6, 1 << 20>;
+using StridedTile = QuarterTile<false, 16, 128, 256, 3, 8>;
 
 // Quarters by the halves of rows and of k that they lie in.
 enum Quarter : int { kUpperLeft, kUpperRight, kLowerLeft, kLowerRight, kQuarters };
@@ -30,8 +53,7 @@ struct Steps {
   Step at[kStrassenProducts];
 };
 
-template <StrassenSide>
-constexpr Steps kSteps = {{  // of the lhs
+constexpr Steps kLhsSteps = {{
     {kUpperLeft, 0, 0},
     {kLowerLeft, -1, 6},
     {kLowerRight, 1, 5},
@@ -42,8 +64,7 @@ constexpr Steps kSteps = {{  // of the lhs
 }};
 
 // Rows are columns of B: B12 lies in the lower half of them and in the first half of k.
-template <>
-constexpr Steps kSteps<StrassenSide::kRhs> = {{
+constexpr Steps kRhsSteps = {{
     {kUpperLeft, 0, 0},
     {kLowerLeft, -1, 4},
     {kLowerRight, -1, 5},
@@ -60,192 +81,139 @@ struct Arguments {
   uint8_t* residues;
   int moduli;
   int64_t half_rows, half_k, depth;  // of a quarter; depth: half_k padded
-  bool pairs;                        // pairs of elements along k are aligned in all quarters
-};
-
-// The part of a quarter from (row, k) on.
-struct Part {
-  const uint64_t* source;
-  int64_t rows, depth;
-
-  __device__ __forceinline__ Part(const Arguments& args, int quarter, uint32_t b, int64_t row,
-                                  int64_t k) {
-    const Layout& layout = args.layout;
-    const bool lower = quarter >= kLowerLeft, right = quarter % 2 != 0;
-    rows = (lower ? layout.rows - args.half_rows : args.half_rows) - row;
-    depth = (right ? layout.k - args.half_k : args.half_k) - k;
-    source = args.x + layout.offset(b, row + (lower ? args.half_rows : 0),
-                                    k + (right ? args.half_k : 0));
-  }
+  uint32_t row_tiles, depth_tiles;   // of a quarter
+  Steps steps;
 };
 
 // A scale that sends every element to zero, and that exponents can be added to.
 constexpr int32_t kScaleZero = -(1 << 20);
 
-// Writes the residues of all combinations of the quarters' elements at (row, k) .. (row, k + 127),
-// of which `bits` are this lane's.
-template <StrassenSide kSide>
-__device__ __forceinline__ void store_combinations(const Arguments& args,
-                                                   const uint64_t (&bits)[kQuarters][4], uint32_t b,
-                                                   int64_t row, int64_t k, uint32_t pass,
-                                                   const LaneModuli* constants) {
-  int64_t quarters[kQuarters][4];
+// Reads a tile of a quarter, with zeros outside the operand.
+template <typename Tile>
+__device__ __forceinline__ void load_quarter(const Arguments& args, int quarter, uint32_t b,
+                                             int64_t first_row, int64_t first_k, uint64_t* tile) {
+  const Layout& layout = args.layout;
+  const bool lower = quarter >= kLowerLeft, right = quarter % 2 != 0;
+  const int64_t row_end = lower ? layout.rows - args.half_rows : args.half_rows;
+  const int64_t k_end = right ? layout.k - args.half_k : args.half_k;
+  const int64_t rows = row_end - first_row, depth = k_end - first_k;
+  const uint64_t* source = args.x + layout.offset(b, first_row + (lower ? args.half_rows : 0),
+                                                  first_k + (right ? args.half_k : 0));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int index = i * Tile::kThreads + threadIdx.x;
+    const int row = Tile::kContiguous ? index / Tile::kDepth : index % Tile::kRows;
+    const int h = Tile::kContiguous ? index % Tile::kDepth : index / Tile::kRows;
+    uint64_t* place = tile + row * Tile::kPitch + (h & 7) * Tile::kPlane + (h >> 3);
+    if (row < rows && h < depth) {
+      ptx::cp_async_8(ptx::shared_address(place),
+                      source + row * layout.stride_r + h * layout.stride_k);
+    } else {
+      *place = 0;
+    }
+  }
+}
+
+// step(0), step(1), ... with constants, until one returns false.
+template <typename Step, int... kIndices>
+__device__ __forceinline__ void for_each_modulus(Step step,
+                                                 std::integer_sequence<int, kIndices...>) {
+  (step(std::integral_constant<int, kIndices>()) && ...);
+}
+
+// Writes the residues of eight integers modulo p at target, those for the next modulus `plane`
+// bytes further.
+__device__ __forceinline__ void store_residues(const int64_t (&x)[8], int moduli, uint8_t* target,
+                                               int64_t plane) {
+  for_each_modulus(
+      [&](auto index) {
+        constexpr int kIndex = decltype(index)::value;
+        constexpr Modulus m = kModuli[kIndex];
+        uint32_t r[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          r[e] = m.p == 256 ? static_cast<uint32_t>(x[e]) : residue_float(x[e], m);
+        }
+        *reinterpret_cast<uint2*>(target) = {pack_low_bytes(r[0], r[1], r[2], r[3]),
+                                             pack_low_bytes(r[4], r[5], r[6], r[7])};
+        target += plane;
+        return kIndex + 1 < moduli;
+      },
+      std::make_integer_sequence<int, kMaxStrassenModuli>());
+}
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
+    strassen_quantize_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint64_t tiles[];  // [kQuarters][Tile::kQuarter]
+
+  const uint32_t tiles_of_batch = args.row_tiles * args.depth_tiles;
+  const uint32_t b = blockIdx.x / tiles_of_batch, tile = blockIdx.x - b * tiles_of_batch;
+  const uint32_t width = min(Tile::kGroup, args.depth_tiles);
+  const uint32_t group = tile / (width * args.row_tiles);
+  const uint32_t of_group = tile - group * width * args.row_tiles;
+  const uint32_t group_width = min(width, args.depth_tiles - group * width);
+  const uint32_t row_tile = of_group / group_width, depth_tile = of_group - row_tile * group_width;
+  const int64_t first_row = int64_t{row_tile} * Tile::kRows;
+  const int64_t first_k = int64_t{group * width + depth_tile} * Tile::kDepth;
+#pragma unroll
+  for (int q = 0; q < kQuarters; ++q) {
+    load_quarter<Tile>(args, q, b, first_row, first_k, tiles + q * Tile::kQuarter);
+  }
+  ptx::cp_async_commit();
+
+  const int row_of_tile = threadIdx.x / Tile::kOctets, octet = threadIdx.x % Tile::kOctets;
+  const int64_t row = first_row + row_of_tile, k = first_k + 8 * octet;
+  int32_t scale[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t r = row + half * args.half_rows;
-    int32_t scale = r < args.layout.rows ? args.scale[b * args.layout.rows + r] : kScaleZero;
-    if (is_sentinel(scale)) scale = kScaleZero;
+    scale[half] = r < args.layout.rows ? args.scale[b * args.layout.rows + r] : kScaleZero;
+    if (is_sentinel(scale[half])) scale[half] = kScaleZero;
+  }
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  if (row >= args.half_rows || k >= args.depth) return;
+
+  // From here on a thread reads and writes its own elements only. They become A' where they are.
+  uint64_t* const own = tiles + row_of_tile * Tile::kPitch + octet;
 #pragma unroll
-    for (int q = 2 * half; q < 2 * half + 2; ++q) {
+  for (int q = 0; q < kQuarters; ++q) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) quarters[q][e] = quantize_narrow(bits[q][e], scale);
+    for (int e = 0; e < 8; ++e) {
+      uint64_t& element = own[q * Tile::kQuarter + e * Tile::kPlane];
+      element = static_cast<uint64_t>(quantize_narrow(element, scale[q / 2]));
     }
   }
 
   const int64_t plane = args.half_rows * args.depth, product = args.moduli * plane;
-  uint8_t* const target = args.residues + int64_t{b} * kStrassenProducts * product +
-                          row * args.depth + k + threadIdx.x % 32 / 4 * kRun;
-  int64_t x[4] = {};
-#pragma unroll
-  for (int i = 0; i < kStrassenProducts; ++i) {
-    constexpr Steps kSteps_ = kSteps<kSide>;
-    const Step step = kSteps_.at[i];
-    Narrow offset[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      x[e] = quarters[step.quarter][e] + step.sign * x[e];
-      offset[e] = Narrow(x[e]);
-    }
-    store_pass(offset, pass, constants, args.moduli, target + step.product * product, plane, kRun);
-  }
-}
-
-// An operand that is contiguous along k: a warp a row of a pass of all quarters.
-constexpr int kRowThreads = 128;
-
-template <StrassenSide kSide>
-__global__ void __launch_bounds__(kRowThreads, 4)
-    quantize_rows_kernel(const __grid_constant__ Arguments args) {
-  using Buffers = ResidueBuffers<Narrow>;
-  __shared__ LaneModuli constants[kMaxStrassenBlocks * 32];
-  __shared__ __align__(16) uint8_t passes[kRowThreads / 32][Buffers::kPassBytes];
-  fill_lane_moduli<Narrow>(constants, args.moduli);
-
-  const uint32_t warp = blockIdx.x * (kRowThreads / 32) + threadIdx.x / 32;
-  const uint32_t passes_of_row = static_cast<uint32_t>(args.depth / kPassElements);
-  const uint32_t row_of_batch = warp / passes_of_row;
-  const uint32_t b = row_of_batch / static_cast<uint32_t>(args.half_rows);
-  const int64_t row = row_of_batch - b * static_cast<uint32_t>(args.half_rows);
-  const int64_t k = int64_t{warp - row_of_batch * passes_of_row} * kPassElements;
-  const bool inside = b < args.layout.batch;
-
-  uint64_t bits[kQuarters][4] = {};
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-    const Part part(args, q, b, row, k);
-    if (!inside || part.rows <= 0) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int h = pass_element(threadIdx.x % 32, half);
-      uint64_t(&pair)[2] = reinterpret_cast<uint64_t(&)[2]>(bits[q][2 * half]);
-      if (args.pairs && h + 1 < part.depth) {
-        load_pair(part.source + h, pair[0], pair[1]);
-      } else {
-        if (h < part.depth) pair[0] = part.source[h];
-        if (h + 1 < part.depth) pair[1] = part.source[h + 1];
-      }
-    }
-  }
-  __syncthreads();
-  if (!inside) return;
-  store_combinations<kSide>(args, bits, b, row, k, ptx::shared_address(passes[threadIdx.x / 32]),
-                            constants);
-}
-
-// Any other operand: a CTA takes the same tile of all quarters through shared memory, where rows
-// become contiguous. Tiles follow each other along k for kGroup of them, then down the rows: CTAs
-// that run together read and write long runs.
-constexpr int kColumnThreads = 256, kTileRows = 16;
-constexpr uint32_t kGroup = 8;
-constexpr int kPitch = kPassElements + 2;  // conflict-free, as Tiling::pitch
-constexpr int kTileBytes = kQuarters * kTileRows * kPitch * sizeof(uint64_t);
-constexpr int kColumnSharedBytes = kTileBytes + kMaxStrassenBlocks * 32 * sizeof(LaneModuli);
-
-template <StrassenSide kSide>
-__global__ void __launch_bounds__(kColumnThreads, 2)
-    quantize_columns_kernel(const __grid_constant__ Arguments args) {
-  extern __shared__ __align__(16) uint64_t tiles[];  // [kQuarters][kTileRows][kPitch]
-  LaneModuli* constants = reinterpret_cast<LaneModuli*>(tiles + kQuarters * kTileRows * kPitch);
-  fill_lane_moduli<Narrow>(constants, args.moduli);
-
-  const uint32_t row_tiles = static_cast<uint32_t>((args.half_rows + kTileRows - 1) / kTileRows);
-  const uint32_t depth_tiles = static_cast<uint32_t>(args.depth / kPassElements);
-  const uint32_t tiles_of_batch = row_tiles * depth_tiles;
-  const uint32_t b = blockIdx.x / tiles_of_batch, tile = blockIdx.x - b * tiles_of_batch;
-  const uint32_t width = min(kGroup, depth_tiles);
-  const uint32_t group = tile / (width * row_tiles);
-  const uint32_t of_group = tile - group * width * row_tiles;
-  const uint32_t group_width = min(width, depth_tiles - group * width);
-  const uint32_t row_tile = of_group / group_width, depth_tile = of_group - row_tile * group_width;
-  const int64_t first_row = int64_t{row_tile} * kTileRows;
-  const int64_t k = int64_t{group * width + depth_tile} * kPassElements;
-
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-    const Part part(args, q, b, first_row, k);
-#pragma unroll
-    for (int i = 0; i < kTileRows * kPassElements / kColumnThreads; ++i) {
-      const int index = i * kColumnThreads + threadIdx.x;
-      const int row = index % kTileRows, h = index / kTileRows;
-      uint64_t* place = tiles + (q * kTileRows + row) * kPitch + h;
-      if (row < part.rows && h < part.depth) {
-        ptx::cp_async_8(ptx::shared_address(place), part.source + row * args.layout.stride_r +
-                                                        h * args.layout.stride_k);
-      } else {
-        *place = 0;
-      }
-    }
-  }
-  ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
-  __syncthreads();
-
+  uint8_t* const target =
+      args.residues + int64_t{b} * kStrassenProducts * product + row * args.depth + k;
+  int64_t x[8] = {};
 #pragma unroll 1
-  for (int row = threadIdx.x / 32; row < kTileRows; row += kColumnThreads / 32) {
-    if (first_row + row >= args.half_rows) break;
-    uint64_t* const own = tiles + row * kPitch;
-    uint64_t bits[kQuarters][4];
+  for (int i = 0; i < kStrassenProducts; ++i) {
+    const Step step = args.steps.at[i];
+    const uint64_t* quarter = own + step.quarter * Tile::kQuarter;
+    const int64_t keep = step.sign != 0 ? -1 : 0, flip = step.sign < 0 ? -1 : 0;
 #pragma unroll
-    for (int q = 0; q < kQuarters; ++q) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        load_pair(own + q * kTileRows * kPitch + pass_element(threadIdx.x % 32, half),
-                  bits[q][2 * half], bits[q][2 * half + 1]);
-      }
+    for (int e = 0; e < 8; ++e) {  // quarter + sign x
+      x[e] = static_cast<int64_t>(quarter[e * Tile::kPlane]) + ((x[e] & keep) ^ flip) - flip;
     }
-    // The row of the first quarter makes room for the pass.
-    store_combinations<kSide>(args, bits, b, first_row + row, k, ptx::shared_address(own),
-                              constants);
+    store_residues(x, args.moduli, target + step.product * product, plane);
   }
 }
 
-template <StrassenSide kSide>
+template <typename Tile>
 Status launch(Arguments args, cudaStream_t stream) {
-  const Layout& layout = args.layout;
-  const int64_t rows = layout.batch * args.half_rows, passes = args.depth / kPassElements;
-  if (layout.stride_k == 1 || layout.k == 1) {
-    const int64_t blocks = (rows * passes + kRowThreads / 32 - 1) / (kRowThreads / 32);
-    if (rows * passes > INT32_MAX) return Status("strassen_quantize: more than 2^31 warps");
-    quantize_rows_kernel<kSide><<<static_cast<unsigned>(blocks), kRowThreads, 0, stream>>>(args);
-    return launch_status("strassen_quantize rows");
-  }
-  const int64_t tiles = layout.batch * ((args.half_rows + kTileRows - 1) / kTileRows) * passes;
+  args.row_tiles = static_cast<uint32_t>((args.half_rows + Tile::kRows - 1) / Tile::kRows);
+  args.depth_tiles = static_cast<uint32_t>((args.depth + Tile::kDepth - 1) / Tile::kDepth);
+  const int64_t tiles = args.layout.batch * args.row_tiles * args.depth_tiles;
   if (tiles > INT32_MAX) return Status("strassen_quantize: more than 2^31 tiles in the operand");
-  const auto kernel = quantize_columns_kernel<kSide>;
+  const auto kernel = strassen_quantize_kernel<Tile>;
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kColumnSharedBytes));
-  kernel<<<static_cast<unsigned>(tiles), kColumnThreads, kColumnSharedBytes, stream>>>(args);
-  return launch_status("strassen_quantize columns");
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes));
+  kernel<<<static_cast<unsigned>(tiles), Tile::kThreads, Tile::kSharedBytes, stream>>>(args);
+  return launch_status("strassen_quantize_kernel");
 }
 
 }  // namespace
@@ -282,11 +250,9 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
   args.half_rows = strassen_half(layout.rows);
   args.half_k = strassen_half(layout.k);
   args.depth = strassen_depth(layout.k);
-  args.pairs = reinterpret_cast<uintptr_t>(x) % 16 == 0 && args.half_k % 2 == 0 &&
-               (layout.rows == 1 || layout.stride_r % 2 == 0) &&
-               (layout.batch == 1 || layout.stride_b % 2 == 0);
-  return side == StrassenSide::kLhs ? launch<StrassenSide::kLhs>(args, stream)
-                                    : launch<StrassenSide::kRhs>(args, stream);
+  args.steps = side == StrassenSide::kLhs ? kLhsSteps : kRhsSteps;
+  const bool contiguous = layout.stride_k == 1 || layout.k == 1;
+  return contiguous ? launch<ContiguousTile>(args, stream) : launch<StridedTile>(args, stream);
 }
 
 }  // namespace ozaki

@@ -7,8 +7,8 @@
 namespace ozaki {
 namespace {
 
-// Elements of a tile. A thread takes four at a time: below 2048 few are left. From 4096 on more only
-// takes room from other tiles, but long rows need it.
+// Elements of a tile. A thread takes eight at a time: below 2048 threads would idle. From 4096 on
+// more only takes room from other tiles, but long rows need it.
 constexpr int64_t kMinElements = 2048, kElements = 4096, kMaxElements = 8192;
 
 constexpr int64_t kTilesPerMultiprocessor = 4;  // enough to fill it
@@ -60,20 +60,20 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   tiling.row_tiles = static_cast<int>(ceil_div(tiling.sequence_rows, tiling.rows));
   tiling.depth_tiles = static_cast<int>(ceil_div(layout.k, depth));
   tiling.tiles = sequences * tiling.row_tiles * tiling.depth_tiles;
-  const int64_t run = tiling.k_contiguous() ? (depth + 1) / 2 : tiling.rows;
+  const int64_t run = tiling.k_contiguous() ? depth : tiling.rows;
   tiling.log2_lanes = log2(std::min(power_of_two_at_least(run), int64_t{kTileThreads}));
 
   const int64_t chunk = std::min(power_of_two_at_least(depth), int64_t{kChunk});
   tiling.log2_chunk_lanes = log2(chunk / 4);
   tiling.filled_depth = static_cast<int>(ceil_div(depth, chunk) * chunk);
 
-  // Two elements more than whole bank lines: copies of pairs in neighbouring rows do not conflict.
-  tiling.pitch = tiling.filled_depth + 2;
-  tiling.pairs = tiling.k_contiguous() && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
-                 (layout.rows == 1 || layout.stride_r % 2 == 0) &&
-                 (layout.batch == 1 || layout.stride_b % 2 == 0);
+  // Twice an odd number of elements between planes keeps the copies of consecutive h out of each
+  // other's banks, the odd pitch those of consecutive rows.
+  tiling.plane = tiling.filled_depth / 8;
+  tiling.plane += (6 - tiling.plane % 4) % 4;
+  tiling.pitch = 8 * tiling.plane + 1;
   tiling.chunks_per_row = Divider(static_cast<uint32_t>(ceil_div(depth, chunk)));
-  tiling.runs_per_row = Divider(static_cast<uint32_t>(ceil_div(depth, kResidueRun)));
+  tiling.octets_per_row = Divider(static_cast<uint32_t>(depth / 8));
   return true;
 }
 

@@ -10,7 +10,6 @@ namespace ozaki {
 
 constexpr int kTileThreads = 256;
 constexpr int kMaxTileRows = 256;
-constexpr int kResidueRun = 16;  // residues that a thread writes at a time
 
 // x / divisor by one multiplication, for x * divisor < 2^31.
 struct Divider {
@@ -35,12 +34,13 @@ struct Tiling {
   int64_t tiles;
   int log2_lanes;  // consecutive threads along the contiguous axis, as a power of two
 
-  int pitch;             // of rows in shared memory
-  bool pairs;            // pairs of elements along k are aligned
+  // In shared memory element h of row r is at r pitch + (h % 8) plane + h / 8: a thread owns eight
+  // consecutive elements and reads them without bank conflicts.
+  int plane, pitch;
   int filled_depth;      // zeros follow the elements up to here: whole chunks
   int log2_chunk_lanes;  // lanes that share a chunk, four elements each
 
-  Divider chunks_per_row, runs_per_row;
+  Divider chunks_per_row, octets_per_row;
 
   OZAKI_HD bool k_contiguous() const { return layout.stride_k == 1 || layout.k == 1; }
   OZAKI_HD int tile_chunks() const { return rows * static_cast<int>(chunks_per_row.divisor); }
