@@ -97,8 +97,9 @@ class CudaHandlers(Handlers):
         workspace = workspace_size(moduli, _STRASSEN_PRODUCTS * lhs.batch, *map(_half, extents))
         if moduli > _MAX_STRASSEN_MODULI or workspace > budget:
             return False
-        # Measured on an H200: at 4096 the residues of seven products cost more than the eighth of the work saves.
-        smallest = {"auto": 8192, "never": math.inf, "always": 2}
+        # Measured on an H200: at 8192 more residues to move cost as much as the seventh of the work saves
+        # with 15 moduli, and less with 14.
+        smallest = {"auto": 8192 if moduli < 15 else 12288, "never": math.inf, "always": 2}
         return min(extents) >= smallest[self._strassen]
 
     def multiply_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int) -> Array:
