@@ -142,9 +142,18 @@ def check_crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
             v = [r + q for r, q in zip(v, p, strict=True)]
         y = [dot(v[m.GROUP_SIZE * g :][: len(c)], c) for g, c in enumerate(cofactors)]
         assert max(y) < (2**27 if moduli == m.COMPLEX_MODULI else 2**26)
-        scaled = dot(y, crt.group_factors) + (1 << m.QUOTIENT_SHIFT - 1)
-        assert scaled < 2**64
-        assert dot(y, crt.group_weights) - (scaled >> m.QUOTIENT_SHIFT) * crt.product == x
+        q = quotient(crt, y)
+        assert dot(y, crt.group_weights) - q * crt.product == x
+
+
+def quotient(crt: object, y: list[int]) -> int:
+    """crt.h's quotient: the sums of each limb are joined down to one below that of the quotient."""
+    limb, drop, factor, shift = crt.quotient
+    sums = [dot(y, column) for column in zip(*(limbs(w, limb + 1) for w in crt.group_weights), strict=True)]
+    assert max(sums) < 2**62
+    leading = sums[limb] + (sums[limb - 1] >> 32 if limb else 0) >> drop
+    assert leading < 2**32
+    return (leading * factor >> 32) + (1 << shift - 1) >> shift
 
 
 def check_bound(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
@@ -220,8 +229,8 @@ def crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[object]:
     c = m.crt(n, moduli)
     return [
         [x for group in c.groups for x in multipliers(group)],
-        list(c.group_factors),
-        [limbs(w, c.limbs) for w in c.group_weights],
+        [limbs(w, c.quotient.limb + 1) + [0] * (c.limbs - c.quotient.limb - 1) for w in c.group_weights],
+        list(c.quotient),
         limbs(2 ** (32 * c.limbs) - c.product, c.limbs),
         [words(powers(p, 8, 4, x))[0] for p, x in zip(moduli, inverses(m, n, moduli), strict=False)],
     ]
@@ -268,8 +277,8 @@ def tables(m: ModuleType) -> str:
         f"constexpr int kMinModuli = {m.MIN_MODULI}, kMaxModuli = {m.MAX_MODULI};",
         f"constexpr int kMaxComplexModuli = {m.MAX_COMPLEX_MODULI};",
         f"constexpr int kChunk = {m.CHUNK};  // consecutive k joined exactly in the statistics",
+        f"constexpr int kQuotientLimit = {m.QUOTIENT_LIMIT};  // S / P stays below",
         f"constexpr int kKBlock = {m.K_BLOCK};  // longest k that a 32-bit accumulator holds",
-        f"constexpr int kQuotientShift = {m.QUOTIENT_SHIFT};",
         "",
         "// Indexed by the number of moduli: bounds, CRTs, and inverses[N][i] = (P / p_i)^-1 mod p_i.",
         *of_set(m, m.MODULI, ""),

@@ -38,8 +38,8 @@ MAX_COMPLEX_MODULI = len(COMPLEX_MODULI)
 GROUP_SIZE = 3
 """Moduli per group of the partial CRT: y_g < 3 Q_g < 2^26 for groups of three."""
 
-QUOTIENT_SHIFT = 38
-"""Fraction bits of the fixed-point quotient q = round(X / P)."""
+QUOTIENT_LIMIT = 64
+"""S = sum_g y_g weights_g stays below this times P: 20 P, and 60 P in a sum of four products."""
 
 CHUNK = 128
 """Consecutive k joined exactly in the row statistics; part of the definition of the scales."""
@@ -56,12 +56,24 @@ def imaginary_unit(p: int) -> int:
     return next(s for s in range(1, p) if (s * s + 1) % p == 0)
 
 
+class Quotient(NamedTuple):
+    """round(S / P) from the leading part of S < QUOTIENT_LIMIT P, an integer below 2^32.
+
+    With S known to two units of 2^(32 limb): q = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)).
+    """
+
+    limb: int
+    drop: int
+    factor: int
+    shift: int
+
+
 @dataclass(frozen=True)
 class Crt:
     """Constants of the Chinese remainder reconstruction for the first ``n`` moduli of a set.
 
     With v_i = X inv_i mod p_i and groups g of consecutive moduli (Q_g their product):
-    y_g = sum_i v_i Q_g/p_i,  q = round(sum_g y_g factors_g 2^-38),  X = sum_g y_g weights_g - q P.
+    y_g = sum_i v_i Q_g/p_i,  S = sum_g y_g weights_g,  q = round(S / P),  X = S - q P.
     """
 
     n: int
@@ -69,10 +81,10 @@ class Crt:
     inverses: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
     group_products: tuple[int, ...]
-    group_factors: tuple[int, ...]
     group_weights: tuple[int, ...]
     limbs: int
     """32-bit limbs that hold X modulo a power of two with room for its sign."""
+    quotient: Quotient
 
 
 @cache
@@ -82,23 +94,32 @@ def crt(n: int, moduli: tuple[int, ...] = MODULI) -> Crt:
     product = math.prod(p)
     groups = tuple(p[i : i + GROUP_SIZE] for i in range(0, n, GROUP_SIZE))
     group_products = tuple(math.prod(g) for g in groups)
-    group_factors = tuple((2 * 2**QUOTIENT_SHIFT + q) // (2 * q) for q in group_products)
+    group_weights = tuple(product // q for q in group_products)
     limbs = 3 if n <= 12 else 4 if n <= 16 else 5
-    assert max(group_factors) < 2**32
     assert product < 2 ** (32 * limbs)
-    # The quotient is right for |X| <= P (1/2 - 2^-8): its error stays below 2^-8, even for the sum of
-    # two v_i that a complex product gives.
-    assert len(groups) * 2**27 < 2 ** (QUOTIENT_SHIFT + 1 - 8)
     return Crt(
         n=n,
         product=product,
         inverses=tuple(pow(product // q, -1, q) for q in p),
         groups=groups,
         group_products=group_products,
-        group_factors=group_factors,
-        group_weights=tuple(product // q for q in group_products),
+        group_weights=group_weights,
         limbs=limbs,
+        quotient=_quotient(product, max(group_weights)),
     )
+
+
+def _quotient(product: int, largest_weight: int) -> Quotient:
+    limb = (largest_weight.bit_length() - 1) // 32
+    drop = max(0, (QUOTIENT_LIMIT * product >> 32 * limb).bit_length() - 32)
+    unit = 1 << 32 * limb + drop
+    shift = (product // unit).bit_length() - 1
+    factor = ((unit << 33 + shift) + product) // (2 * product)
+    assert 2**31 <= factor < 2**32
+    # The quotient is right for |X| <= P (1/2 - 2^-8): what is left out of S and of the product, and the factor's
+    # rounding.
+    assert Fraction(3 * unit, product) + Fraction(1, 2**shift) + Fraction(QUOTIENT_LIMIT, 2**32) < Fraction(1, 2**8)
+    return Quotient(limb, drop, factor, shift)
 
 
 class Bound(NamedTuple):

@@ -53,16 +53,23 @@ struct Bound {
   int32_t exponent;
 };
 
+// round(S / P) = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)).
+struct Quotient {
+  int limb, drop;
+  uint32_t factor;
+  int shift;
+};
+
 // The Chinese remainder theorem for the first N moduli, in groups of three (Q_g their product):
 //   y_g = sum_i v_i multiplier_i,  v_i = X inv_i mod p_i,  multiplier_i = Q_g / p_i
-//   q = round(sum_g y_g factor_g 2^-38),  X = sum_g y_g weight_g - q P   mod 2^(32 kLimbs)
+//   S = sum_g y_g weight_g,  q = round(S / P),  X = S - q P   mod 2^(32 kLimbs)
 template <int N>
 struct Crt {
   static constexpr int kGroups = (N + 2) / 3;
   static constexpr int kLimbs = N <= 12 ? 3 : N <= 16 ? 4 : 5;
   uint32_t multiplier[N];
-  uint32_t factor[kGroups];
-  uint32_t weight[kGroups][kLimbs];
+  uint32_t weight[kGroups][kLimbs];  // 0 above limb quotient.limb
+  Quotient quotient;
   uint32_t minus_product[kLimbs];  // 2^(32 kLimbs) - P
   // Packed byte weights 2^(8j) inv_i mod p_i; for complex products 2^(8j) inv_i / 2.
   uint32_t epilogue_weights[N];

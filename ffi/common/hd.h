@@ -47,6 +47,34 @@ OZAKI_HD int ctz64(uint64_t x) {
 #endif
 }
 
+// The upper word of (high 2^32 + low) 2^shift, 0 <= shift < 32.
+OZAKI_HD uint32_t shift_left(uint32_t high, uint32_t low, int shift) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_l(low, high, shift);
+#else
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) << shift >> 32);
+#endif
+}
+
+// The upper word of a b.
+OZAKI_HD uint32_t multiply_high(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umulhi(a, b);
+#else
+  return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+#endif
+}
+
+// c + the product of the 16-bit halves of a with the bytes of b's lower, or upper, half.
+OZAKI_HD uint32_t dot2(uint32_t a, uint32_t b, bool upper, uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  return upper ? __dp2a_hi(a, b, c) : __dp2a_lo(a, b, c);
+#else
+  const uint32_t bytes = upper ? b >> 16 : b;
+  return c + (a & 0xffff) * (bytes & 255) + (a >> 16) * (bytes >> 8 & 255);
+#endif
+}
+
 // 1 + floor(log2(x)) for x != 0.
 OZAKI_HD int bit_length(uint64_t x) { return 64 - clz64(x); }
 

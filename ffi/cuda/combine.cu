@@ -4,11 +4,12 @@
 #include "common/classify.h"
 #include "common/crt.h"
 #include "common/scale.h"
+#include "pair_bytes.cuh"
 
 namespace ozaki {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 
 // Residues of N moduli: a thread takes eight columns, one 8-byte load a modulus.
 template <int N>
@@ -17,12 +18,22 @@ struct Residues {
   using Element = uint8_t;
   using Vector = uint2;
 
+  // y_g of the columns e and e + 1, e even.
   static __device__ __forceinline__ void partial_sums(const Vector (&v)[N], int e,
+                                                      uint32_t (&y)[2][Crt<N>::kGroups]) {
+    uint32_t pairs[(N + 1) / 2];
+    pair_bytes(v, e, pairs);
+    partial_crt<N>(pairs, false, y[0]);
+    partial_crt<N>(pairs, true, y[1]);
+  }
+
+  // y_g of one column.
+  static __device__ __forceinline__ void partial_sums(const Element* v, int64_t plane,
                                                       uint32_t (&y)[Crt<N>::kGroups]) {
-    uint32_t bytes[N];
+    uint32_t pairs[(N + 1) / 2] = {};
 #pragma unroll
-    for (int z = 0; z < N; ++z) bytes[z] = __byte_perm(e < 4 ? v[z].x : v[z].y, 0, 0x4440 + e % 4);
-    partial_crt<N>(bytes, y);
+    for (int z = 0; z < N; ++z) pairs[z / 2] |= uint32_t{v[z * plane]} << (8 * (z % 2));
+    partial_crt<N>(pairs, false, y);
   }
 };
 
@@ -34,11 +45,18 @@ struct PartialSums {
   using Vector = uint4;
 
   static __device__ __forceinline__ void partial_sums(const Vector (&v)[kPlanes], int e,
-                                                      uint32_t (&y)[kPlanes]) {
+                                                      uint32_t (&y)[2][kPlanes]) {
 #pragma unroll
     for (int g = 0; g < kPlanes; ++g) {
-      y[g] = e == 0 ? v[g].x : e == 1 ? v[g].y : e == 2 ? v[g].z : v[g].w;
+      y[0][g] = e == 0 ? v[g].x : v[g].z;
+      y[1][g] = e == 0 ? v[g].y : v[g].w;
     }
+  }
+
+  static __device__ __forceinline__ void partial_sums(const Element* v, int64_t plane,
+                                                      uint32_t (&y)[kPlanes]) {
+#pragma unroll
+    for (int g = 0; g < kPlanes; ++g) y[g] = v[g * plane];
   }
 };
 
@@ -51,18 +69,29 @@ struct CombineGrid {
   int64_t blocks;
 };
 
-// Writes a thread's outputs of rows and columns with non-finite elements.
-template <int kColumns>
-__device__ __noinline__ void replace_special_outputs(const Combine& args, int64_t batch, int64_t i,
-                                                     int64_t column) {
+// In unsigned arithmetic: sentinels, whose outputs are written apart, may overflow.
+__device__ __forceinline__ int sum_of_scales(int32_t a, int32_t b) {
+  return static_cast<int>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+
+// Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
+// and columns with non-finite elements, and those that round_to_normal leaves.
+template <typename V>
+__device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int64_t batch,
+                                                int64_t i, int64_t column) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int32_t scale_a = args.scale_a[batch * m + i];
   const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
-  for (int64_t j = column; j < min(column + kColumns, n); ++j) {
+  for (int64_t j = column; j < min(column + V::kColumns, n); ++j) {
     const int32_t scale_b = args.scale_b[batch * n + j];
-    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) continue;
     uint64_t bits = kNaNBits;
-    if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
+    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
+      uint32_t y[Crt<V::kModuli>::kGroups];
+      V::partial_sums(
+          static_cast<const typename V::Element*>(args.v) + (batch * V::kPlanes * m + i) * np + j,
+          m * np, y);
+      bits = round_to_float64(reconstruct<V::kModuli>(y), scale_a + scale_b);
+    } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
       const uint64_t* b =
           reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
       SpecialSum sum;
@@ -76,7 +105,7 @@ __device__ __noinline__ void replace_special_outputs(const Combine& args, int64_
 }
 
 template <typename V>
-__global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 4 : 3)
+__global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
     combine_kernel(const __grid_constant__ Combine args, const CombineGrid grid) {
   constexpr int N = V::kModuli, kPlanes = V::kPlanes, kColumns = V::kColumns;
   using Vector = typename V::Vector;
@@ -111,18 +140,21 @@ __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 4 : 3)
 #pragma unroll
     for (int e = 0; e < kColumns; ++e) scale_b[e] = column + e < n ? scales[e] : 0;
   }
+  int32_t smallest = scale_a;
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) smallest = min(smallest, scale_b[e]);
+  bool ordinary = !is_sentinel(smallest);
 
   unsigned long long* target = reinterpret_cast<unsigned long long*>(args.c) + row * n + column;
 #pragma unroll
   for (int pair = 0; pair < kColumns; pair += 2) {
-    unsigned long long c[2];
+    uint32_t y[2][Crt<N>::kGroups];
+    V::partial_sums(v, pair, y);
+    uint64_t c[2];
 #pragma unroll
-    for (int e = pair; e < pair + 2; ++e) {
-      uint32_t y[Crt<N>::kGroups];
-      V::partial_sums(v, e, y);
-      // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
-      const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
-      c[e - pair] = round_to_float64(reconstruct<N>(y), scale);
+    for (int e = 0; e < 2; ++e) {
+      const int scale = sum_of_scales(scale_a, scale_b[pair + e]);
+      ordinary &= round_to_normal(reconstruct<N>(y[e]), scale, c[e]);
     }
     if (inside && n % 2 == 0) {
       __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
@@ -131,11 +163,7 @@ __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 4 : 3)
       if (column + pair + 1 < n) __stcs(target + pair + 1, c[1]);
     }
   }
-
-  int32_t smallest = scale_a;
-#pragma unroll
-  for (int e = 0; e < kColumns; ++e) smallest = min(smallest, scale_b[e]);
-  if (is_sentinel(smallest)) replace_special_outputs<kColumns>(args, batch, i, column);
+  if (!ordinary) write_rare_outputs<V>(args, grid.np, batch, i, column);
 }
 
 struct CombineKernel {

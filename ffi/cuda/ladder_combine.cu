@@ -6,6 +6,7 @@
 #include "common/scale.h"
 #include "device.h"
 #include "ladder_combine.h"
+#include "pair_bytes.cuh"
 
 namespace ozaki {
 namespace {
@@ -76,13 +77,12 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
     }
     smallest = min(smallest, min(scale_b[0], scale_b[1]));
     unsigned long long c[2];
+    uint32_t pairs[(N + 1) / 2];
+    pair_bytes(v, pair, pairs);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int selector = 0x4440 + (pair + e) % 4;
-      uint32_t bytes[N], y[Crt<N>::kGroups];
-#pragma unroll
-      for (int z = 0; z < N; ++z) bytes[z] = __byte_perm(pair < 4 ? v[z].x : v[z].y, 0, selector);
-      partial_crt<N>(bytes, y);
+      uint32_t y[Crt<N>::kGroups];
+      partial_crt<N>(pairs, e == 1, y);
       // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
       const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
       c[e] = round_to_float64(reconstruct<N>(y), scale);

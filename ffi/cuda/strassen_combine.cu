@@ -16,28 +16,25 @@ constexpr int kColumns = 4;            // of a lane: one word a product and modu
 constexpr int kWidth = 32 * kColumns;  // of a warp, which takes this part of a row of all quarters
 constexpr int kQuarters = 4;           // of C, 2 * (lower) + (right)
 
-// A quarter of C is a sum of at most four products, so its y_g is below 4 * 3 Q_g <= 12 * 2^24: the
-// sums of `reconstruct` keep room in 64 bits. Its quotient has to be off by less than 2^-8 for
-// |X| <= P (1/2 - 2^-8), a bound that C meets whatever the products are. It is off by
-//   sum_g y_g |factor_g 2^-38 - 1 / Q_g| <= groups * 12 Q_g * 2^-39 < 2^-9.1,
-// as every factor_g is 2^38 / Q_g to the nearest integer.
-constexpr int kMaxGroups = (kMaxStrassenModuli + 2) / 3;
-constexpr uint64_t kLargestGroup = 256 * 253 * 251;  // moduli descend
-static_assert(kMaxGroups * 12 * kLargestGroup < uint64_t{1} << (kQuotientShift + 1 - 8),
-              "the quotient needs more bits");
-static_assert(kQuotientShift == 38 && kModuli[0].p == 256 && kModuli[1].p == 253 &&
-                  kModuli[2].p == 251,
-              "as the bound assumes");
+// A quarter of C is a sum of at most four products: so are its y_g, and S of theirs.
+static_assert(4 * kMaxStrassenModuli < kQuotientLimit, "the quotient would not hold S");
 
 struct Grid {
   int64_t half_m, half_n, np;
   uint32_t column_blocks;  // warps a row
 };
 
-// The output (i, j) of a row or a column with non-finite elements.
-__device__ __noinline__ uint64_t special_output(const Combine& args, int64_t batch, int64_t i,
-                                                int64_t j, bool nan) {
-  if (nan) return kNaNBits;
+// The output (i, j) where it is no ordinary number: that of a row or a column with non-finite
+// elements, or one that round_to_normal leaves.
+template <int N>
+__device__ __noinline__ uint64_t rare_output(const Combine& args, int64_t batch, int64_t i,
+                                             int64_t j, const uint32_t (&y)[Crt<N>::kGroups]) {
+  const int32_t scale_a = args.scale_a[batch * args.a_layout.rows + i];
+  const int32_t scale_b = args.scale_b[batch * args.b_layout.rows + j];
+  if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
+    return round_to_float64(reconstruct<N>(y), scale_a + scale_b);
+  }
+  if (scale_a == kScaleNaN || scale_b == kScaleNaN) return kNaNBits;
   const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
   const uint64_t* b = reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
   SpecialSum sum;
@@ -170,27 +167,28 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     for (int g = 0; g < kGroups; ++g) {
       y_of[g] = *reinterpret_cast<const uint4*>(&group[g].y[q][lane * kColumns]);
     }
-    unsigned long long c[kColumns];
-    int32_t smallest = scale_a;
-#pragma unroll
-    for (int e = 0; e < kColumns; ++e) {
-      uint32_t y[kGroups];
+    const auto y_of_column = [&](int e, uint32_t (&y)[kGroups]) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         y[g] = e == 0 ? y_of[g].x : e == 1 ? y_of[g].y : e == 2 ? y_of[g].z : y_of[g].w;
       }
+    };
+    uint64_t c[kColumns];
+    bool ordinary = !is_sentinel(scale_a);
+#pragma unroll
+    for (int e = 0; e < kColumns; ++e) {
+      uint32_t y[kGroups];
+      y_of_column(e, y);
       // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
       const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
-      c[e] = round_to_float64(reconstruct<N>(y), scale);
-      smallest = min(smallest, scale_b[e]);
+      ordinary &= round_to_normal(reconstruct<N>(y), scale, c[e]) && !is_sentinel(scale_b[e]);
     }
-    if (is_sentinel(smallest)) {
+    if (!ordinary) {
 #pragma unroll
       for (int e = 0; e < kColumns; ++e) {
-        if (e < count && is_sentinel(min(scale_a, scale_b[e]))) {
-          const bool nan = scale_a == kScaleNaN || scale_b[e] == kScaleNaN;
-          c[e] = special_output(args, batch, i, j + e, nan);
-        }
+        uint32_t y[kGroups];
+        y_of_column(e, y);
+        if (e < count) c[e] = rare_output<N>(args, batch, i, j + e, y);
       }
     }
 

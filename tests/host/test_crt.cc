@@ -94,7 +94,11 @@ static void check_integer(const Big& x) {
     if (v[i] == 0 && p < 256 && rng() % 2) v[i] = p;  // a residue may be p itself
   }
   uint32_t y[Crt<N>::kGroups];
-  partial_crt<N>(v, y);
+  uint32_t pairs[(N + 1) / 2] = {};
+  const bool upper = rng() % 2;
+  for (int i = 0; i < N; ++i) pairs[i / 2] |= (v[i] & 255) << (8 * (i % 2) + (upper ? 16 : 0));
+  for (uint32_t& pair : pairs) pair |= static_cast<uint32_t>(rng()) & (upper ? 0xffff : 0xffff0000);
+  partial_crt<N>(pairs, upper, y);
   const Limbs<L> found = reconstruct<N>(y), expected = twos_complement<L>(x);
   for (int l = 0; l < L; ++l)
     CHECK(found.at[l] == expected.at[l], "N %d limb %d: %08x expected %08x", N, l, found.at[l],
@@ -142,8 +146,18 @@ static void test_round() {
         for (int b = last; b < length; ++b) x.limb[b / 32] |= 1u << b % 32;
     }
     x.negative = rng() % 2 && x.length() > 0;
-    const uint64_t found = round_to_float64(twos_complement<L>(x), scale),
-                   expected = slow_round(x, scale);
+    const Limbs<L> number = twos_complement<L>(x);
+    const uint64_t found = round_to_float64(number, scale), expected = slow_round(x, scale);
+    uint64_t normal;
+    if (round_to_normal(number, scale, normal)) {
+      CHECK(normal == expected, "L %d length %d scale %d: %016" PRIx64 " expected %016" PRIx64, L,
+            x.length(), scale, normal, expected);
+    } else {
+      const uint64_t magnitude = magnitude_bits(expected);
+      CHECK(!is_finite(expected) || magnitude <= uint64_t{1} << 52,
+            "L %d length %d scale %d: %016" PRIx64 " is a normal number", L, x.length(), scale,
+            expected);
+    }
     CHECK(found == expected, "L %d length %d scale %d: %016" PRIx64 " expected %016" PRIx64, L,
           x.length(), scale, found, expected);
   }
