@@ -148,10 +148,12 @@ def check_crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
 
 def quotient(crt: object, y: list[int]) -> int:
     """crt.h's quotient: the sums of each limb are joined down to one below that of the quotient."""
-    limb, drop, factor, shift = crt.quotient
-    sums = [dot(y, column) for column in zip(*(limbs(w, limb + 1) for w in crt.group_weights), strict=True)]
+    top, limb, drop, factor, shift = crt.quotient
+    sums = [dot(y, column) for column in zip(*(limbs(w, top + 1) for w in crt.group_weights), strict=True)]
     assert max(sums) < 2**62
-    leading = sums[limb] + (sums[limb - 1] >> 32 if limb else 0) >> drop
+    leading = sums[top] if limb == top else (sums[top] << 32) + sums[limb]
+    assert leading < 2**63
+    leading = leading + (sums[limb - 1] >> 32 if limb else 0) >> drop
     assert leading < 2**32
     return (leading * factor >> 32) + (1 << shift - 1) >> shift
 
@@ -229,7 +231,7 @@ def crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[object]:
     c = m.crt(n, moduli)
     return [
         [x for group in c.groups for x in multipliers(group)],
-        [limbs(w, c.quotient.limb + 1) + [0] * (c.limbs - c.quotient.limb - 1) for w in c.group_weights],
+        [limbs(w, c.quotient.top + 1) + [0] * (c.limbs - c.quotient.top - 1) for w in c.group_weights],
         list(c.quotient),
         limbs(2 ** (32 * c.limbs) - c.product, c.limbs),
         [words(powers(p, 8, 4, x))[0] for p, x in zip(moduli, inverses(m, n, moduli), strict=False)],

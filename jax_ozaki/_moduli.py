@@ -59,9 +59,11 @@ def imaginary_unit(p: int) -> int:
 class Quotient(NamedTuple):
     """round(S / P) from the leading part of S < QUOTIENT_LIMIT P, an integer below 2^32.
 
-    With S known to two units of 2^(32 limb): q = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)).
+    With S known to two units of 2^(32 limb): q = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)). The
+    weights' highest limb is ``top``, which is ``limb`` or the next.
     """
 
+    top: int
     limb: int
     drop: int
     factor: int
@@ -110,7 +112,8 @@ def crt(n: int, moduli: tuple[int, ...] = MODULI) -> Crt:
 
 
 def _quotient(product: int, largest_weight: int) -> Quotient:
-    limb = (largest_weight.bit_length() - 1) // 32
+    top = (largest_weight.bit_length() - 1) // 32
+    limb = top if top == 0 or product >> 32 * top >= 2**11 else top - 1
     drop = max(0, (QUOTIENT_LIMIT * product >> 32 * limb).bit_length() - 32)
     unit = 1 << 32 * limb + drop
     shift = (product // unit).bit_length() - 1
@@ -119,7 +122,7 @@ def _quotient(product: int, largest_weight: int) -> Quotient:
     # The quotient is right for |X| <= P (1/2 - 2^-8): what is left out of S and of the product, and the factor's
     # rounding.
     assert Fraction(3 * unit, product) + Fraction(1, 2**shift) + Fraction(QUOTIENT_LIMIT, 2**32) < Fraction(1, 2**8)
-    return Quotient(limb, drop, factor, shift)
+    return Quotient(top, limb, drop, factor, shift)
 
 
 class Bound(NamedTuple):

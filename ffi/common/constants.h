@@ -53,9 +53,10 @@ struct Bound {
   int32_t exponent;
 };
 
-// round(S / P) = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)).
+// round(S / P) = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)), limb the weights' top one
+// or the next below.
 struct Quotient {
-  int limb, drop;
+  int top, limb, drop;
   uint32_t factor;
   int shift;
 };
@@ -68,7 +69,7 @@ struct Crt {
   static constexpr int kGroups = (N + 2) / 3;
   static constexpr int kLimbs = N <= 12 ? 3 : N <= 16 ? 4 : 5;
   uint32_t multiplier[N];
-  uint32_t weight[kGroups][kLimbs];  // 0 above limb quotient.limb
+  uint32_t weight[kGroups][kLimbs];  // 0 above limb quotient.top
   Quotient quotient;
   uint32_t minus_product[kLimbs];  // 2^(32 kLimbs) - P
   // Packed byte weights 2^(8j) inv_i mod p_i; for complex products 2^(8j) inv_i / 2.

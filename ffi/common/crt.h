@@ -44,7 +44,7 @@ OZAKI_HD void partial_crt(const uint32_t (&pairs)[(N + 1) / 2], bool upper,
 template <int N, ModulusSet kSet = ModulusSet::kReal>
 OZAKI_HD Limbs<Crt<N>::kLimbs> reconstruct(const uint32_t (&y)[Crt<N>::kGroups]) {
   constexpr Crt<N> c = crt_of<N, kSet>();
-  constexpr int L = Crt<N>::kLimbs, kTop = c.quotient.limb;
+  constexpr int L = Crt<N>::kLimbs, kTop = c.quotient.top, kLow = c.quotient.limb;
   uint64_t sum[L] = {};  // at most 28 2^26 2^32 each: carries can wait
   OZAKI_UNROLL
   for (int g = 0; g < Crt<N>::kGroups; ++g) {
@@ -52,7 +52,8 @@ OZAKI_HD Limbs<Crt<N>::kLimbs> reconstruct(const uint32_t (&y)[Crt<N>::kGroups])
     for (int l = 0; l <= kTop; ++l) sum[l] += uint64_t{y[g]} * c.weight[g][l];
   }
   uint64_t leading = sum[kTop];
-  if constexpr (kTop > 0) leading += sum[kTop - 1] >> 32;
+  if constexpr (kLow < kTop) leading = (leading << 32) + sum[kLow];
+  if constexpr (kLow > 0) leading += sum[kLow - 1] >> 32;
   const uint32_t scaled =
       multiply_high(static_cast<uint32_t>(leading >> c.quotient.drop), c.quotient.factor);
   const uint32_t q = (scaled + (1u << (c.quotient.shift - 1))) >> c.quotient.shift;
