@@ -83,8 +83,8 @@ def _lower(ctx: Any, lhs: Any, rhs: Any, *, groups: tuple[Groups, Groups], **par
 
     operands, of_rungs = product_factors(groups)
     of_batch = of_rungs[: len(groups[0].batch)]
-    rule = partial(partitioned, run, operands, [of_rungs, of_batch, of_batch])
-    return lower_stages(rule, ctx, lhs, rhs, multiple_results=True)
+    partition = partial(partitioned, operands=operands, results=[of_rungs, of_batch, of_batch])
+    return lower_stages(run, partition, ctx, lhs, rhs, multiple_results=True)
 
 
 lower(ozaki_certify_p, _lower)

@@ -71,7 +71,7 @@ __all__ = [
     "initialized_platforms",
     "is_tracing",
     "jit_p",
-    "knows_devices",
+    "knows_mesh",
     "mapped_sharding",
     "mesh_of_rules",
     "mlir",
@@ -184,10 +184,18 @@ def is_tracing() -> bool:
     return not trace_state_clean()
 
 
-def knows_devices(ctx: Any) -> bool:
-    """Whether a lowering was told its devices, as custom_partitioning needs."""
+def knows_mesh(ctx: Any) -> bool:
+    """Whether a lowering was told its devices and their mesh, as custom_partitioning needs.
+
+    It is not within a primitive that creates products when it is lowered, nor where no array is sharded.
+    """
     context = ctx.module_context.axis_context
-    return not isinstance(context, ShardingContext) or context.device_assignment is not None
+    if not isinstance(context, ShardingContext):
+        return True
+    if context.device_assignment is None:
+        return False
+    meshed = context.abstract_mesh is not None or not thread_resources.env.physical_mesh.empty
+    return meshed or context.num_devices == 1
 
 
 def initialized_platforms() -> frozenset[str]:

@@ -198,9 +198,15 @@ def _local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def _with_rule(
-    fn: Callable[..., Any], partition: Any, operands: Sequence[Factors], results: Sequence[Factors], **special: Any
+    fn: Callable[..., Any],
+    partition: Any,
+    operands: Sequence[Factors],
+    results: Sequence[Factors],
+    **special: Sequence[str],
 ) -> Callable[..., Any]:
     rule = " -> ".join(", ".join(map(" ".join, arrays)) for arrays in (operands, results))
+    order = [factor for factors in (*operands, *results) for factor in factors]  # Shardy wants special ones in it
+    ordered = {name: tuple(sorted(factors, key=order.index)) for name, factors in special.items()}
     wrapped = custom_partitioning(_local(fn))
-    wrapped.def_partition(partition=partition, sharding_rule=rule, **special)
+    wrapped.def_partition(partition=partition, sharding_rule=rule, **ordered)
     return wrapped

@@ -286,8 +286,8 @@ def _lower(
             kept = [axis for axis in range(len(of_array)) if axis != k]
             of_leaves += _quantize.result_factors(of_array, Groups(tuple(kept[:-1]), tuple(kept[-1:]), (k,)))
     multiply = partial(_staged, stages=stages, prepared=prepared, groups=groups, **params)
-    rule = partial(partitioned, multiply, [*factors, *of_leaves], [of_result])
-    (result,) = lower_stages(rule, ctx, *operands)
+    partition = partial(partitioned, operands=[*factors, *of_leaves], results=[of_result])
+    (result,) = lower_stages(multiply, partition, ctx, *operands)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 

@@ -24,7 +24,7 @@ from ._compat import (
     batching,
     dot_general_p,
     evaluate_eagerly,
-    knows_devices,
+    knows_mesh,
     mapped_sharding,
     mlir,
     register_lowering,
@@ -251,10 +251,8 @@ def _lower(
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
     multiply = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    rule: Any = partial(partitioned_product, multiply, groups, _split_of_k(contract, avals[0].dtype))
-    if not knows_devices(ctx):  # within a primitive that creates products when it is lowered
-        rule = partial(_unpartitioned, multiply)
-    (result,) = lower_stages(rule, ctx.replace(avals_in=avals), *values)
+    partition = partial(partitioned_product, groups=groups, split=_split_of_k(contract, avals[0].dtype))
+    (result,) = lower_stages(multiply, partition, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
@@ -265,19 +263,15 @@ def _split_of_k(contract: Contract, dtype: Any) -> SplitOfK:
     return "between chunks" if exactly else "nowhere"
 
 
-def _unpartitioned(product: Any, whole_mesh: Any) -> Any:
-    del whole_mesh
-    return product
-
-
-def lower_stages(rule: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
-    """Lower the function ``rule(whole_mesh=...)``, stages with a partition rule."""
+def lower_stages(fn: Any, partition: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:
+    """Lower ``fn``, stages, with the rule that ``partition(fn, whole_mesh=...)`` gives it."""
     # The stages see plain arrays: no shardings, which belong to the whole product.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
     # Statistics are int64, whatever the flag says outside the trace that made the operands. Products within the
     # stages are their own.
     with jax.enable_x64(True), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
-        return mlir.lower_fun(rule(whole_mesh=whole_mesh), multiple_results=multiple_results)(ctx, *values)
+        fn = partition(fn, whole_mesh=whole_mesh) if knows_mesh(ctx) else fn
+        return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
 
 
 def _untransposed(value: Any, aval: Any, groups: Groups) -> tuple[Any, Any, Groups]:

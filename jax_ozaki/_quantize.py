@@ -86,8 +86,9 @@ def _lower(ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Grou
         return tuple(lax.reshape(y, aval.shape) for y, aval in zip(results, avals, strict=True))
 
     factors = [f"axis{axis}" for axis in range(ctx.avals_in[0].ndim)]
-    rule = partial(partitioned, run, [factors], result_factors(factors, groups)[-len(ctx.avals_out) :])
-    results = lower_stages(rule, ctx, x, multiple_results=True)
+    of_results = result_factors(factors, groups)[-len(ctx.avals_out) :]
+    partition = partial(partitioned, operands=[factors], results=of_results)
+    results = lower_stages(run, partition, ctx, x, multiple_results=True)
     return [annotate_sharding(ctx, y, aval) for y, aval in zip(results, ctx.avals_out, strict=True)]
 
 
