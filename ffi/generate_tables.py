@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 FLOAT_BITS = 0x4B000000  # the bit pattern of the float 2^23
 FLOAT_BIAS = Fraction(2**23 - 32768 + 256) - Fraction(1, 2)
@@ -146,7 +147,7 @@ def check_crt(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
         assert dot(y, crt.group_weights) - q * crt.product == x
 
 
-def quotient(crt: object, y: list[int]) -> int:
+def quotient(crt: Any, y: list[int]) -> int:
     """crt.h's quotient: the sums of each limb are joined down to one below that of the quotient."""
     top, limb, drop, factor, shift = crt.quotient
     sums = [dot(y, column) for column in zip(*(limbs(w, top + 1) for w in crt.group_weights), strict=True)]
