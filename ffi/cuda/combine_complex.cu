@@ -27,16 +27,52 @@ __device__ __forceinline__ void for_each_modulus(Step step,
   (step(std::integral_constant<int, kIndices>()), ...);
 }
 
-// Writes a thread's outputs of rows and columns with non-finite elements.
-__device__ __noinline__ void replace_special_outputs(const ComplexCombine& args, int64_t batch,
-                                                     int64_t i, int64_t column) {
+// The partial sums of both parts of the output whose v+ and v- are byte e of the words.
+template <int N>
+__device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const uint32_t (&minus)[N],
+                                             int e, uint32_t (&re)[Crt<N>::kGroups],
+                                             uint32_t (&im)[Crt<N>::kGroups]) {
+#pragma unroll
+  for (int g = 0; g < Crt<N>::kGroups; ++g) re[g] = im[g] = 0;
+  for_each_modulus(
+      [&](auto index) {
+        constexpr int z = decltype(index)::value;
+        constexpr Modulus modulus = kComplexModuli[z];
+        constexpr ImaginaryUnit unit = kImaginaryUnits[z];
+        constexpr uint32_t multiplier = kComplexCrt<N>.multiplier[z];
+        // v+ and v- in the two lower bytes; the upper ones count for nothing.
+        const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
+        re[z / 3] = dot2(multiplier << 16 | multiplier, pair, false, re[z / 3]);
+        im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
+        im[z / 3] -= unit.upper_bytes * multiplier;
+      },
+      std::make_integer_sequence<int, N>());
+}
+
+// In unsigned arithmetic: sentinels, whose outputs are written apart, may overflow.
+__device__ __forceinline__ int sum_of_scales(int32_t a, int32_t b) {
+  return static_cast<int>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+
+// Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
+// and columns with non-finite elements, and those that round_to_normal leaves.
+template <int N>
+__device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int64_t np,
+                                                int64_t batch, int64_t i, int64_t column) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int32_t scale_a = args.scale_a[batch * m + i];
   for (int64_t j = column; j < min(column + kColumns, n); ++j) {
     const int32_t scale_b = args.scale_b[batch * n + j];
-    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) continue;
     ulonglong2 bits = {kNaNBits, kNaNBits};
-    if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
+    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
+      uint32_t plus[N], minus[N], re[Crt<N>::kGroups], im[Crt<N>::kGroups];
+      const uint8_t* v = args.v + (batch * 2 * N * m + i) * np + j;
+      for (int z = 0; z < N; ++z) plus[z] = v[z * m * np], minus[z] = v[(N + z) * m * np];
+      partial_sums<N>(plus, minus, 0, re, im);
+      const int scale = scale_a + scale_b;
+      bits = {round_to_float64(reconstruct<N, ModulusSet::kComplex>(re), scale),
+              round_to_float64(reconstruct<N, ModulusSet::kComplex>(im), scale)};
+    } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
       ComplexSpecialSum sum;
       for (int64_t h = 0; h < args.a_layout.k; h += 2) {
         uint64_t x[2], y[2];
@@ -55,7 +91,6 @@ __device__ __noinline__ void replace_special_outputs(const ComplexCombine& args,
 template <int N>
 __global__ void __launch_bounds__(kThreads, 3)
     complex_combine_kernel(const __grid_constant__ ComplexCombine args, const Grid grid) {
-  constexpr int kGroups = Crt<N>::kGroups;
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const uint32_t row_block = blockIdx.x / grid.column_blocks;
   const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
@@ -78,34 +113,22 @@ __global__ void __launch_bounds__(kThreads, 3)
 
   const int32_t scale_a = args.scale_a[row];
   const int32_t* scales = args.scale_b + batch * n + column;
-  int32_t smallest = scale_a;
+  bool ordinary = !is_sentinel(scale_a);
   ulonglong2* target = reinterpret_cast<ulonglong2*>(args.c) + row * n + column;
 #pragma unroll
   for (int e = 0; e < kColumns; ++e) {
     if (column + e >= n) break;
-    uint32_t re[kGroups] = {}, im[kGroups] = {};
-    for_each_modulus(
-        [&](auto index) {
-          constexpr int z = decltype(index)::value;
-          constexpr Modulus modulus = kComplexModuli[z];
-          constexpr ImaginaryUnit unit = kImaginaryUnits[z];
-          constexpr uint32_t multiplier = kComplexCrt<N>.multiplier[z];
-          // v+ and v- of this column in the two lower bytes; the upper ones count for nothing.
-          const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
-          re[z / 3] += dot4(pair, 0x0101, 0) * multiplier;
-          im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
-          im[z / 3] -= unit.upper_bytes * multiplier;
-        },
-        std::make_integer_sequence<int, N>());
+    uint32_t re[Crt<N>::kGroups], im[Crt<N>::kGroups];
+    partial_sums<N>(plus, minus, e, re, im);
     const int32_t scale_b = scales[e];
-    smallest = min(smallest, scale_b);
-    // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
-    const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b);
-    __stcs(target + e,
-           make_ulonglong2(round_to_float64(reconstruct<N, ModulusSet::kComplex>(re), scale),
-                           round_to_float64(reconstruct<N, ModulusSet::kComplex>(im), scale)));
+    const int scale = sum_of_scales(scale_a, scale_b);
+    uint64_t c[2];
+    ordinary &= !is_sentinel(scale_b);
+    ordinary &= round_to_normal(reconstruct<N, ModulusSet::kComplex>(re), scale, c[0]);
+    ordinary &= round_to_normal(reconstruct<N, ModulusSet::kComplex>(im), scale, c[1]);
+    __stcs(target + e, make_ulonglong2(c[0], c[1]));
   }
-  if (is_sentinel(smallest)) replace_special_outputs(args, batch, i, column);
+  if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);
 }
 
 using Kernel = void (*)(ComplexCombine, Grid);
