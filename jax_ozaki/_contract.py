@@ -41,7 +41,8 @@ class Contract:
 
     In a complex product norm2 is that of complex vectors, an element has two parts that are each kept to
     2^-bits of the largest part, the real and the imaginary part are each rounded once, and the bound holds
-    for the absolute value of the complex error, hence for either part.
+    for the absolute value of the complex error, hence for either part. ``componentwise`` and ``exact`` hold for
+    either part, a real product of length 2k.
 
     Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
     infinity. Contracts are hashable, compare by value and are part of the jit key.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -122,7 +122,8 @@ class Plan:
         shape = f"{batch}({self.m}, {self.k}) x ({self.k}, {self.n}) {self.dtype}"
         if not self.moduli:
             return f"{shape}: native, {self.guarantee}"
-        whole = Blocks(self.batch, self.m, self.n, self.k)
+        parts = 2 if self.dtype == "complex128" and self.contract.certified else 1
+        whole = Blocks(self.batch, self.m, parts * self.n, parts * self.k)
         block = self.blocks
         how = (
             "in one piece"
@@ -160,6 +161,10 @@ def plan(
     m, n, k, batch = (integer(name, x, 0) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     dtype = jnp.dtype(dtype)
     contract = resolve(contract)
+    if dtype == jnp.complex128 and contract.certified:
+        real = plan(m, 2 * n, 2 * k, batch=batch, contract=contract, workspace_bytes=workspace_bytes)
+        guarantee = f"{real.guarantee}; each part as a real product of length 2k"
+        return replace(real, n=n, k=k, dtype=dtype.name, int8_gemms=4 * real.int8_gemms, guarantee=guarantee)
     moduli = contract.modulus_count(k, dtype) if dtype in _field.DTYPES else 0
     if not moduli:
         native = Contract.native()
