@@ -14,8 +14,8 @@ from jax import Array, lax
 
 from . import _ffi, _moduli
 from ._compat import initialized_platforms
-from ._ladder_handlers import LadderHandlers
-from ._operand import Axis, Operand
+from ._ladder_handlers import LadderHandlers, layout, strides
+from ._operand import Operand
 from ._plan import padded, padded_k, workspace_size
 
 
@@ -34,16 +34,16 @@ class Handlers(LadderHandlers):
 
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         types = (*_row_types(operand), self._scratch(operand))
-        scale, table, _ = self._call("stats", types, operand.array, moduli=moduli, **_layout(operand))
+        scale, table, _ = self._call("stats", types, operand.array, moduli=moduli, **layout(operand))
         return scale, table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
         types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
-        residues, scale, table, _ = self._call("quantize", types, operand.array, **_layout(operand))
+        residues, scale, table, _ = self._call("quantize", types, operand.array, **layout(operand))
         return residues, scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
-        return self._call("residues", _residue_type(operand, moduli), operand.array, scale, **_layout(operand))
+        return self._call("residues", _residue_type(operand, moduli), operand.array, scale, **layout(operand))
 
     def grouped_mma(self, lhs: Array, rhs: Array, *, summand: bool = False) -> Array:
         batch, moduli, m, _ = lhs.shape
@@ -59,11 +59,9 @@ class Handlers(LadderHandlers):
         moduli: int,
         stage: str = "combine",
     ) -> Array:
-        strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
         result = _type((lhs.batch, lhs.rows, rhs.rows), jnp.float64)
-        return self._call(
-            stage, result, v, lhs_scale, rhs_scale, lhs.array, rhs.array, moduli=moduli, k=lhs.k, **strides
-        )
+        operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array)
+        return self._call(stage, result, *operands, moduli=moduli, **strides(lhs, rhs))
 
     def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
         return _type((self._scratch_bytes(operand),), jnp.uint8)
@@ -115,7 +113,7 @@ class CudaHandlers(Handlers):
             scale, _ = self.stats(operand, moduli)
             shape = (operand.batch, _STRASSEN_PRODUCTS, moduli, _half(operand.rows), _strassen_depth(operand.k))
             residues = self._call(
-                "strassen_quantize", _type(shape, jnp.uint8), operand.array, scale, side=side, **_layout(operand)
+                "strassen_quantize", _type(shape, jnp.uint8), operand.array, scale, side=side, **layout(operand)
             )
             return lax.reshape(residues, (operand.batch * _STRASSEN_PRODUCTS, *shape[2:])), scale
 
@@ -152,13 +150,7 @@ def _choice(variable: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-_AXES: tuple[Axis, ...] = ("b", "r", "k")
 _type = jax.ShapeDtypeStruct
-
-
-def _layout(operand: Operand) -> dict[str, int]:
-    strides = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
-    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **strides}
 
 
 def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

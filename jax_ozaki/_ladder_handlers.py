@@ -35,7 +35,7 @@ class LadderHandlers:
         kq = padded_k(_rungs.kept(operand.k, step))
         result = _type((operand.batch, planes, operand.rows, kq), jnp.uint8)
         attributes = {"side": side, "rungs": rungs, "step": step}
-        return self._call("planes", result, operand.array, table, tiles, **attributes, **_layout(operand))
+        return self._call("planes", result, operand.array, table, tiles, **attributes, **layout(operand))
 
     def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array:
         return self._matrix_product("magnitude", jnp.int32, lhs, rhs, tiles, rungs=rungs)
@@ -66,7 +66,7 @@ class LadderHandlers:
     ) -> Array:
         result = _type((operand.batch, moduli, operand.rows, padded_k(operand.k)), jnp.uint8)
         operands = (operand.array, scale, count, tiles)
-        return self._call("ladder_residues", result, *operands, side=side, rungs=rungs, **_layout(operand))
+        return self._call("ladder_residues", result, *operands, side=side, rungs=rungs, **layout(operand))
 
     def ladder_mma(self, lhs: Array, rhs: Array, count: Array, tiles: Array, *, rungs: int) -> Array:
         return self._matrix_product("ladder_mma", jnp.uint8, lhs, rhs, count, tiles, rungs=rungs)
@@ -93,25 +93,27 @@ class LadderHandlers:
     ) -> Array:
         operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array, count, rung, tiles)
         earlier, aliases = ((), {}) if c is None else ((c,), {len(operands): 0})
-        attributes = {"rungs": rungs, "moduli": v.shape[1], **_strides(lhs, rhs)}
+        attributes = {"rungs": rungs, "moduli": v.shape[1], **strides(lhs, rhs)}
         return self._call("ladder_combine", _result(lhs, rhs), *operands, *earlier, aliases=aliases, **attributes)
 
     def ladder_sum(
         self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
     ) -> Array:
         operands = (lhs.array, rhs.array, rung, tiles, c)
-        attributes = {"rungs": rungs, "exact": exact, **_strides(lhs, rhs)}
+        attributes = {"rungs": rungs, "exact": exact, **strides(lhs, rhs)}
         return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={4: 0}, **attributes)
 
 
-def _layout(operand: Operand) -> dict[str, int]:
-    strides = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
-    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **strides}
+def layout(operand: Operand) -> dict[str, int]:
+    """How an operand lies in memory, as attributes."""
+    of_axes = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
+    return {"batch": operand.batch, "rows": operand.rows, "k": operand.k, **of_axes}
 
 
-def _strides(lhs: Operand, rhs: Operand) -> dict[str, int]:
-    strides = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
-    return {"k": lhs.k, **strides}
+def strides(lhs: Operand, rhs: Operand) -> dict[str, int]:
+    """How both operands lie in memory, as attributes of a stage that knows their other extents."""
+    of_axes = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
+    return {"k": lhs.k, **of_axes}
 
 
 def _rung_types(lhs_scale: Array, rhs_scale: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
