@@ -28,7 +28,8 @@ struct FlaggedTiles {
     return (rungs[(batch * tiles_m + i) * tiles_n + j] & wanted) != 0;
   }
 
-  // Whether no tile at all is flagged, as a rule. All threads of a CTA must ask. A barrier.
+  // Whether no tile at all is flagged, as is the rule on the later rungs. All threads of a CTA must
+  // ask. A barrier.
   __device__ __forceinline__ bool none(int64_t batch) const {
     const int64_t tiles = batch * tiles_m * tiles_n;
     uint32_t found = 0;

@@ -12,7 +12,7 @@ namespace ozaki {
 namespace {
 
 constexpr int kThreads = 256, kColumns = 8;
-constexpr uint32_t kAllCoarse = kCoarse * 0x01010101u;  // four outputs; the padding has no rung
+constexpr uint32_t kAllCoarse = kCoarse * 0x01010101u;  // four outputs
 
 // As in combine.cu: a CTA covers (kThreads >> log2_lanes) rows, counted through the batch.
 struct Grid {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
         *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
     const int count = *args.count;
     uint32_t wanted = 0;
-    if (rungs.x == kAllCoarse && rungs.y == kAllCoarse) {  // all but always
+    if (column + kColumns <= n && rungs.x == kAllCoarse && rungs.y == kAllCoarse) {  // as a rule
       wanted = (args.flagged.wanted >> kCoarse & 1) != 0 ? (1u << kColumns) - 1 : 0;
     } else {
 #pragma unroll 1
