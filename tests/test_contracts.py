@@ -271,7 +271,9 @@ def test_plan_states_the_memory_that_is_used(contract):
     compiled = jax.jit(partial(jo.dot, contract=contract)).lower(*shapes).compile()
     planned = jo.plan(m, n, k, contract=contract).workspace_bytes
     small = 64 * (m + n) + 4096 + (2 * m * n if contract.certified else 0)  # with the map of rungs
-    assert planned * 0.9 <= compiled.memory_analysis().temp_size_in_bytes + small
+    # Sums of magnitudes are gone before the third rung's residues come: XLA may give both the same buffer.
+    shared = 4 * contract.magnitude_sums * m * 304
+    assert (planned - shared) * 0.9 <= compiled.memory_analysis().temp_size_in_bytes + small
     assert compiled.memory_analysis().temp_size_in_bytes <= planned + small
 
 
