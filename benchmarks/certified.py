@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from records import save
-from timing import Variant, Watch, query_gpu, take_turns
 
 import jax_ozaki as jo
 from gpu import random_matrix
 from jax_ozaki import Contract, _ffi
+from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
 Pair = tuple[Array, ...]

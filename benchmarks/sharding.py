@@ -20,11 +20,11 @@ from jax import Array
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from records import save
-from timing import Variant, query_gpu, take_turns
 
 import jax_ozaki as jo
 from gpu import random_matrix
 from jax_ozaki import Contract, _ffi
+from jax_ozaki._bench.timing import Variant, query_gpu, take_turns
 
 LAYOUTS = {
     "m": (P("x"), P(), P("x")),

@@ -5,12 +5,12 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from test_products import LAYOUTS, stored
 
 import generators
 import jax_ozaki as jo
 from jax_ozaki import Contract, _ladder, _rungs, _stages
 from jax_ozaki._operand import Operand
+from layouts import LAYOUTS, stored
 
 COUNT = 26
 """Problems a compiled shape."""
