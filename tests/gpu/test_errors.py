@@ -16,7 +16,7 @@ RIGHT = {"moduli": 15, "batch": 1, "rows": ROWS, "k": K, "stride_b": ROWS * K, "
 def statistics(x, attributes, scratch):
     types = (
         jax.ShapeDtypeStruct((1, ROWS), jnp.int32),
-        jax.ShapeDtypeStruct((1, ROWS, 5), jnp.int64),
+        jax.ShapeDtypeStruct((1, ROWS, 6), jnp.int64),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
     return jax.jit(lambda x: jax.ffi.ffi_call("jax_ozaki.stats.v1", types)(x, **attributes))(x)
