@@ -31,7 +31,7 @@ demo: install
 
 test: install
 	$(BIN)/ctest --test-dir $(KERNELS) --output-on-failure
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 # In an environment of their own: some of them hold jax back.
 programs:

@@ -71,21 +71,25 @@ class _StagesOfShards:
     def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
         """Scales and statistics of whole rows.
 
-        A chunk's sum of squares is rounded up to the exponent of its row, so chunks are joined only once that
-        exponent is known.
+        A chunk's sums are rounded up to the exponent of its row, so chunks are joined only once that exponent is
+        known.
         """
         chunks = _chunk_statistics(self._stages, _whole_chunks(operand, self._shards), moduli)
-        emax, lsb, sumsq, nnz, flags = jnp.moveaxis(chunks, -1, 0)
+        emax, lsb, sumsq, nnz, flags, sumabs = jnp.moveaxis(chunks, -1, 0)
         empty = nnz == 0
         none = 2**31
         largest = jnp.stack([jnp.where(empty, -none, emax), jnp.where(empty, -none, -lsb), flags & 1, flags & 2])
         row_emax, row_lsb, nan, inf = lax.pmax(largest.max(-1), self._shards.axes)
-        distance = jnp.where(empty, 0, 2 * (row_emax[..., None] - emax))
-        joined = _reference._ceil_shift_right(lax.bitcast_convert_type(sumsq, jnp.uint64), distance)
-        sums = jnp.stack([lax.bitcast_convert_type(joined, jnp.int64), nnz]).sum(-1)
-        row_sumsq, row_nnz = lax.psum(sums, self._shards.axes)
+        distance = jnp.where(empty, 0, row_emax[..., None] - emax)
+        joined = [
+            lax.bitcast_convert_type(
+                _reference._ceil_shift_right(lax.bitcast_convert_type(x, jnp.uint64), power * distance), jnp.int64
+            )
+            for x, power in ((sumsq, 2), (sumabs, 1))
+        ]
+        row_sumsq, row_sumabs, row_nnz = lax.psum(jnp.stack([*joined, nnz]).sum(-1), self._shards.axes)
         row_emax, row_lsb = jnp.where(row_nnz > 0, jnp.stack([row_emax, -row_lsb]), 0)
-        table = jnp.stack([row_emax, row_lsb, row_sumsq, row_nnz, nan | inf], axis=-1)
+        table = jnp.stack([row_emax, row_lsb, row_sumsq, row_nnz, nan | inf, row_sumabs], axis=-1)
         return _reference.scales(table, _moduli.bound(moduli)), table
 
     def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:

@@ -113,11 +113,8 @@ def test_out_sharding(mesh):
 def test_exported_program_in_a_fresh_process(tmp_path):  # case 23
     pytest.importorskip("flatbuffers")
     x = np.random.default_rng(0).standard_normal((5, 5))
-    checks = [
-        jax.export.DisabledSafetyCheck.custom_call(f"jax_ozaki.{stage}.v1")
-        for stage in ("stats", "quantize", "residues", "grouped_mma", "combine")
-    ]
-    exported = jax.export.export(jax.jit(lambda x: jo.dot(x, x)), disabled_checks=checks)(jnp.asarray(x))
+    product = jax.jit(lambda x: jo.dot(x, x))
+    exported = jax.export.export(product, disabled_checks=jo.export_checks())(jnp.asarray(x))
     (tmp_path / "program").write_bytes(exported.serialize())
     np.save(tmp_path / "x.npy", x)
     in_fresh_process(

@@ -269,7 +269,7 @@ def test_contract_of_the_context_and_of_the_call():
     with jo.default_contract(jo.Contract.moduli(9)):
         assert "contract=moduli(9)" in of(plain, A, B)
         assert "contract=moduli(15)" in of(emulate(jnp.dot), A, B)
-    assert "contract=mantissa(53)" in of(plain, A, B)
+    assert "contract=componentwise(sqrt_k)" in of(plain, A, B)
     nested = jo.emulate(
         lambda a, b: jo.emulate(jnp.dot, jo.Contract.moduli(8), min_size=0)(a, b) @ a, CONTRACT, min_size=0
     )

@@ -162,7 +162,7 @@ def test_a_platform_without_handlers_gets_the_reference():
 
     traced = jax.jit(jo.dot).trace(jnp.ones((3, 4)), jnp.ones((4, 5)))
     cuda = traced.lower(lowering_platforms=("cuda",)).as_text()
-    for stage in ("quantize", "grouped_mma", "combine"):
+    for stage in ("quantize", "certify", "ladder_mma", "ladder_combine"):
         assert f"jax_ozaki.{stage}.v1" in cuda
     tpu = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "jax_ozaki." not in tpu

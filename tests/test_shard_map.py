@@ -114,20 +114,19 @@ def test_axes_left_to_the_compiler(specs, named):
     rng = np.random.default_rng(4)
     a, b = phi(2)(rng, (2, 8, 2 * 200)), phi(2)(rng, (2, 2 * 200, 6))
     devices = mesh(AxisType.Auto, x=2, y=2)
+    matmul = partial(jo.matmul, contract=jo.Contract.mantissa(53))
     with jax.set_mesh(devices):
         fn = jax.shard_map(
-            jo.matmul, mesh=devices if named else None, in_specs=(P("x"), P("x")), out_specs=P("x"), axis_names={"x"}
+            matmul, mesh=devices if named else None, in_specs=(P("x"), P("x")), out_specs=P("x"), axis_names={"x"}
         )
         c, text = run(fn, devices, specs, (a, b))
     assert "all-gather" not in collectives(text)
-    assert_same_bits(c, jo.matmul(a, b))
+    assert_same_bits(c, matmul(a, b))
 
 
 def test_export(matrices):
     fn = jax.jit(jax.shard_map(jo.matmul, mesh=mesh(), in_specs=(P("x"), P()), out_specs=P("x")))
-    stages = ("stats", "quantize", "residues", "grouped_mma", "combine")
-    checks = [jax.export.DisabledSafetyCheck.custom_call(f"jax_ozaki.{stage}.v1") for stage in stages]
-    exported = jax.export.export(fn, disabled_checks=checks)(*matrices)
+    exported = jax.export.export(fn, disabled_checks=jo.export_checks())(*matrices)
     assert exported.nr_devices == 4
     arrays = put(mesh(), (P("x"), P()), matrices)
     assert_same_bits(jax.jit(exported.call)(*arrays), jo.matmul(*matrices))

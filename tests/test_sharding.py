@@ -18,6 +18,13 @@ from oracle import assert_same_bits
 from programs import collectives
 
 
+@pytest.fixture(autouse=True)
+def uncertified():
+    """A contract under which a contraction may stay split: the default one gathers it."""
+    with jo.default_contract(jo.Contract.mantissa(53)):
+        yield
+
+
 @pytest.fixture
 def batches():
     return operands(np.random.default_rng(0), 16, 24, 16, batch=(8,))
@@ -43,6 +50,43 @@ def test_sharded_operands_stay_local(batches, axis, count):  # case 19
     assert not collectives(text)
     assert c.sharding.is_equivalent_to(NamedSharding(devices, result_spec), c.ndim)
     assert_same_bits(c, jo.matmul(*batches))
+
+
+@pytest.mark.parametrize("contract", [jo.Contract.componentwise(), jo.Contract.exact()], ids=str)
+def test_certified_products_keep_shards_of_rows_and_columns_and_gather_k(contract):
+    fn = partial(jo.matmul, contract=contract)
+    a, b = long(300)
+    c, text = run(fn, mesh(x=2, y=2), (P("x"), P(None, "y")), (a, b), P("x", "y"))
+    assert not collectives(text)
+    assert_same_bits(c, fn(a, b))
+    c, text = run(fn, mesh(), (P(None, "x"), P("x")), (a, b))
+    assert "all-gather" in collectives(text)
+    assert_same_bits(c, fn(a, b))
+    pair = put(mesh(x=2, y=2), (P("x"), P(None, "y")), (a, b))
+    report, whole = (fn(*arrays, return_report=True)[1] for arrays in (pair, (a, b)))
+    assert report.rungs.tolist() == whole.rungs.tolist() and float(report.achieved) == float(whole.achieved)
+
+
+def test_a_program_is_emulated_over_a_mesh():
+    a, b = long(256)
+    fn = jo.emulate(lambda a, b: jnp.tanh(a @ b) @ b.T, min_size=0)
+    c, text = run(fn, mesh(), (P("x"), P()), (a, b))
+    assert not collectives(text)
+    assert_same_bits(c, jax.jit(fn)(a, b))
+    with jo.enable(min_size=0):
+        c, text = run(lambda a, b: jnp.tanh(a @ b) @ b.T, mesh(), (P("x"), P()), (a, b))
+    assert not collectives(text)
+    assert_same_bits(c, jax.jit(fn)(a, b))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_mesh_in_force_and_no_array_on_it(kind):
+    a, x = np.ones((7, 7, 7, 7)), np.ones((1, 7, 7))
+    fn = partial(jo.einsum, "ijkl,xji->xkl")
+    expected = fn(a, x)
+    with jax.set_mesh(mesh(kind)):
+        assert_same_bits(jax.jit(fn)(a, x), expected)
+        assert_same_bits(jax.jit(jo.matmul)(a[0, 0], x[0]), jo.matmul(a[0, 0], x[0]))
 
 
 # Specs of (m, k), (k, n) and the result asked for, on a mesh x = 2, y = 4; the collectives of the limbs and of
@@ -360,7 +404,7 @@ def test_two_threads_on_two_devices(batches):
     def work(i):
         a, b = jax.device_put(batches, devices[i])
         for _ in range(5):
-            results[i] = jax.jit(jo.matmul)(a, b)
+            results[i] = jax.jit(partial(jo.matmul, contract=jo.Contract.mantissa(53)))(a, b)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
     for thread in threads:
