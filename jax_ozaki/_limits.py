@@ -34,10 +34,13 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
         contract: the default contract if None.
 
     Raises:
-        TypeError: an operand is not float64.
+        TypeError: an operand is traced, or not float64.
         ValueError: the shapes do not multiply, or the contract cannot be kept for this k.
     """
     contract = resolve(contract)
+    for name, operand in (("a", a), ("b", b)):
+        if isinstance(operand, jax.core.Tracer):
+            raise TypeError(f"{name} is traced: what limits a product is read on the host, outside jit, vmap and grad.")
     arrays = [jnp.asarray(x) for x in (a, b)]
     for name, x in zip("ab", arrays, strict=True):
         if x.dtype != jnp.float64:

@@ -66,7 +66,8 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     """Quantize ``a`` once, to multiply it many times with ``matmul`` or ``dot``.
 
     Products of the result have the bits of the unprepared product, and gradients with respect to ``a``
-    are those of ``a``.
+    are those of ``a``. A float64 operand that meets a prepared complex128 one is widened first: unprepared, the two
+    would be one real product, with other moduli.
 
     Arguments:
         a: float64 or complex128 of shape (..., m, k) for side "lhs", (..., k, n) for side "rhs".
@@ -76,7 +77,7 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     Raises:
         TypeError: ``a`` is neither a float64 nor a complex128 array.
         ValueError: ``a`` has fewer than two axes, ``side`` is neither "lhs" nor "rhs", or the contract is
-            native or cannot be kept for this k.
+            native, cannot be kept for this k, or is certified and ``a`` complex.
     """
     if side not in ("lhs", "rhs"):
         raise ValueError(f'side={side!r}: "lhs" or "rhs" is needed.')

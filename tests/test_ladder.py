@@ -311,6 +311,8 @@ def test_explain():
     assert "XLA" in jo.explain(a, b, Contract.native())
     with pytest.raises(TypeError, match="a has dtype float32"):
         jo.explain(jnp.ones((2, 2), jnp.float32), b)
+    with pytest.raises(TypeError, match="b is traced"):
+        jax.jit(lambda b: jo.explain(a, b))(b)
     with pytest.raises(ValueError, match="contracted sizes differ"):
         jo.explain(a, a)
 
