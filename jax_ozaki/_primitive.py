@@ -99,6 +99,8 @@ def check(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, contract: Con
             raise TypeError(f"{name} has the symbolic shape {operand.shape}: an emulated product needs known sizes.")
     if lhs.dtype != rhs.dtype:
         raise TypeError(f"lhs has dtype {lhs.dtype} and rhs {rhs.dtype}: one primitive multiplies one dtype.")
+    if contract.certified and lhs.dtype == jnp.complex128:
+        raise TypeError(f"contract={contract}: a certified complex product is a real product of the parts.")
     groups = _dimensions.groups(dimension_numbers, lhs.ndim, rhs.ndim)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     contract.modulus_count(extents.k, lhs.dtype)
