@@ -26,7 +26,7 @@ from ._contract import Contract
 from ._operand import Operand
 from ._plan import Blocks, padded
 from ._rungs import Certified
-from ._stages import Rows, Stages, in_blocks, over_blocks
+from ._stages import Rows, Stages, add_residues, in_blocks, over_blocks
 
 
 class Decided(NamedTuple):
@@ -174,9 +174,9 @@ def _log_norm(rows: Certified, moduli: int, exact_rows_only: bool) -> Array:
     """A bound on log2 of the norm of every row's integers."""
     emax, _, sumsq, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
     special = rows.scale <= _reference.SCALE_INF
-    length = _reference._bit_length(sumsq.astype(jnp.uint64))
-    fraction = _reference._ceil_shift_right(
-        _reference._shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
+    length = _reference.bit_length(sumsq.astype(jnp.uint64))
+    fraction = _reference.ceil_shift_right(
+        _reference.shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
     ).astype(jnp.int64)
     squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
     exact = -(-squared // 2) + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
@@ -212,9 +212,7 @@ def _residue_products(
 
     def accumulate(start: Array | int, size: int, total: Array) -> Array:
         v = product(lhs.block("k", start, size), rhs.block("k", start, size))
-        sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
-        planes = [sums[:, i] % p for i, p in enumerate(_moduli.MODULI[:moduli])]
-        return jnp.stack(planes, axis=1).astype(jnp.uint8)
+        return add_residues(total, v, _moduli.MODULI[:moduli])
 
     shape = (lhs.operand.batch, moduli, lhs.operand.rows, padded(rhs.operand.rows))
     return over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))

@@ -54,10 +54,10 @@ def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: i
         whole = jnp.pad(x, [(0, 0), (0, 0), (0, blocks * _rungs.PLANE_BLOCK - operand.k)])
         kept = whole.reshape(*x.shape[:2], blocks, _rungs.PLANE_BLOCK)[:, :, ::step]
         x = kept.reshape(*x.shape[:2], -1)[..., : _rungs.kept(operand.k, step)]
-        _, significand, exponent, _ = _reference._decompose(x)
+        _, significand, exponent, _ = _reference.decompose(x)
         significand = jnp.where((table[..., 4] != 0)[..., None], 0, significand)
         bits = _rungs.COARSE_BITS if planes == _rungs.COARSE_PLANES else _rungs.FINE_BITS
-        magnitude = _reference._shift_left(significand, exponent + bits - table[..., :1])
+        magnitude = _reference.shift_left(significand, exponent + bits - table[..., :1])
         if planes == _rungs.COARSE_PLANES:
             stack = [magnitude]
         else:
@@ -93,7 +93,7 @@ def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, A
     emax, lsb, _, nnz, _, sumabs = jnp.moveaxis(rows.statistics, -1, 0)
     special = rows.scale <= _reference.SCALE_INF
     exponent = jnp.where(special, 0, emax + scale)
-    dropped = jnp.maximum(_reference._bit_length(sumabs.astype(_u64)) - 24, 0)
+    dropped = jnp.maximum(_reference.bit_length(sumabs.astype(_u64)) - 24, 0)
     total = -(-sumabs >> dropped) << dropped  # 24 bits, rounded up
     half_norm = total.astype(_f32) * _power_of_two(exponent - 17) + nnz.astype(_f32) * _f32(0.125)
     unit = _power_of_two(exponent - plane_bits - 26)
@@ -242,7 +242,7 @@ def ladder_sum(lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, 
             negative = total[0] >> 63 == 1
             up, down = _negate_where(negative, total)
             limbs = [down & 0xFFFFFFFF, down >> 32, up & 0xFFFFFFFF, up >> 32]
-            return _reference._round_to_float64(negative, limbs, largest - _WINDOW)
+            return _reference.round_to_float64(negative, limbs, largest - _WINDOW)
 
         if not exact:
             return rounded(0)
@@ -260,8 +260,8 @@ def ladder_sum(lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, 
 
 def _normalise(x: Array) -> tuple[Array, Array, Array]:
     """(negative, fraction, exponent): |x| = fraction 2^(exponent - 53), 2^52 <= fraction < 2^53."""
-    negative, significand, exponent, _ = _reference._decompose(x)
-    length = _reference._bit_length(significand)
+    negative, significand, exponent, _ = _reference.decompose(x)
+    length = _reference.bit_length(significand)
     fraction = jnp.where(significand > 0, significand << (53 - length).astype(_u64), 0)
     return negative, fraction, jnp.where(significand > 0, exponent + length, _NONE)
 
@@ -283,11 +283,11 @@ def _shift_right(x: Wide, shift: Array) -> tuple[Wide, Array]:
     """x 2^-shift rounded down, and whether that lost anything, for x >= 0 and shift >= 0."""
     high, low = x
     shifted = (
-        _reference._shift_left(high, -shift),
-        (_reference._shift_left(low, -shift) | _reference._shift_left(high, 64 - shift)),
+        _reference.shift_left(high, -shift),
+        (_reference.shift_left(low, -shift) | _reference.shift_left(high, 64 - shift)),
     )
-    back = _reference._shift_left(shifted[0], shift) | _reference._shift_left(shifted[1], shift - 64)
-    return shifted, (back != high) | (_reference._shift_left(shifted[1], shift) != low)
+    back = _reference.shift_left(shifted[0], shift) | _reference.shift_left(shifted[1], shift - 64)
+    return shifted, (back != high) | (_reference.shift_left(shifted[1], shift) != low)
 
 
 def _add(x: Wide, y: Wide) -> Wide:
@@ -332,4 +332,4 @@ def _superaccumulate(pair: Callable[[Array], Any], k: int, shape: tuple[int, ...
     limbs = [jnp.take_along_axis(digits, at[None] + i, axis=0)[0].astype(_u64) for i in range(4)]
     below = ((digits != 0) & (jnp.arange(_DIGITS)[:, None, None, None] < at)).any(0)
     limbs[0] |= below.astype(_u64)
-    return _reference._round_to_float64(negative, limbs, 32 * at + _LOWEST)
+    return _reference.round_to_float64(negative, limbs, 32 * at + _LOWEST)

@@ -26,24 +26,24 @@ _u64 = jnp.uint64
 _i64 = jnp.int64
 
 
-def _shift_left(x: Array, s: Array) -> Array:
+def shift_left(x: Array, s: Array) -> Array:
     """x 2^s for uint64, floor for negative s, 0 where every bit leaves."""
     left = jnp.where(s < 64, x << jnp.clip(s, 0, 63).astype(_u64), 0)
     right = jnp.where(s > -64, x >> jnp.clip(-s, 0, 63).astype(_u64), 0)
     return jnp.where(s >= 0, left, right)
 
 
-def _ceil_shift_right(x: Array, s: Array) -> Array:
+def ceil_shift_right(x: Array, s: Array) -> Array:
     """ceil(x / 2^s) for s >= 0."""
-    floor = _shift_left(x, -s)
-    return floor + (_shift_left(floor, s) != x)
+    floor = shift_left(x, -s)
+    return floor + (shift_left(floor, s) != x)
 
 
-def _bit_length(x: Array) -> Array:
+def bit_length(x: Array) -> Array:
     return 64 - lax.clz(x).astype(_i64)
 
 
-def _decompose(x: Array) -> tuple[Array, Array, Array, Array]:
+def decompose(x: Array) -> tuple[Array, Array, Array, Array]:
     """(negative, significand, exponent, special): |x| = significand 2^exponent where not special."""
     bits = lax.bitcast_convert_type(x, _u64)
     field = ((bits >> 52) & 0x7FF).astype(_i64)
@@ -61,9 +61,9 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     """
     x = operand.parts()
     k = x.shape[-1]
-    _, significand, exponent, _ = _decompose(x)
+    _, significand, exponent, _ = decompose(x)
     nonzero = significand != 0
-    top = _bit_length(significand) + exponent
+    top = bit_length(significand) + exponent
     low = 63 - lax.clz(significand & (~significand + 1)).astype(_i64) + exponent
 
     chunks = -(-k // _moduli.CHUNK)
@@ -72,7 +72,7 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     nothing = -(2**31)
     chunk_emax = chunked(jnp.pad(jnp.where(nonzero, top, nothing), tail, constant_values=nothing)).max(-1)
     shift = 16 + exponent - jnp.repeat(chunk_emax, _moduli.CHUNK, axis=-1)[..., :k]
-    scaled = jnp.where(shift >= 0, _shift_left(significand, shift), _ceil_shift_right(significand, -shift))
+    scaled = jnp.where(shift >= 0, shift_left(significand, shift), ceil_shift_right(significand, -shift))
 
     nnz = nonzero.sum(-1, dtype=_i64)
     emax = jnp.where(nnz > 0, chunk_emax.max(-1), 0)
@@ -80,7 +80,7 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     def joined(terms: Array, power: int) -> Array:
         chunk_sum = chunked(jnp.pad(jnp.where(nonzero, terms, 0), tail)).sum(-1, dtype=_u64)
         distance = power * (emax[..., None] - chunk_emax)
-        return jnp.where(chunk_sum > 0, _ceil_shift_right(chunk_sum, distance), 0).sum(-1, dtype=_u64)
+        return jnp.where(chunk_sum > 0, ceil_shift_right(chunk_sum, distance), 0).sum(-1, dtype=_u64)
 
     sumsq, sumabs = joined(scaled * scaled, 2), joined(scaled, 1)
     lsb = jnp.where(nnz > 0, jnp.where(nonzero, low, 2**31).min(-1), 0)
@@ -115,7 +115,7 @@ def _scale_exponent(emax: Array, lsb: Array, sumsq: Array, nnz: Array, bound: _m
         return x << lax.clz(x)
 
     exceeds = normalised(sumsq) > normalised(room)
-    ratio = _bit_length(room) - _bit_length(sumsq) - exceeds
+    ratio = bit_length(room) - bit_length(sumsq) - exceeds
     return jnp.where(nnz > 0, jnp.minimum(-lsb, (ratio >> 1) - emax + 16 + unit), 0)
 
 
@@ -124,7 +124,7 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
 
     For complex rows [batch, 2 moduli, rows, padded k]: a_r + s a_i for all moduli, then a_r - s a_i, s^2 = -1.
     """
-    negative, significand, exponent, _ = _decompose(operand.parts())
+    negative, significand, exponent, _ = decompose(operand.parts())
     shift = exponent + scale[..., None].astype(_i64)
     dropped = jnp.clip(-shift, 1, 63).astype(_u64)
     tie = _u64(1) << (dropped - 1)
@@ -203,8 +203,8 @@ def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Ope
         products = list(zip(_separate(v, moduli), columns, strict=True))
     parts = []
     for residues, column in products:
-        c = _round_to_float64(*_reconstruct(residues, moduli, field), exponent)
-        parts.append(jnp.where(special, _classify(lhs.parts(), column), c))
+        c = round_to_float64(*reconstruct(residues, moduli, field), exponent)
+        parts.append(jnp.where(special, classify(lhs.parts(), column), c))
     return parts[0] if field is REAL else lax.complex(*parts)
 
 
@@ -216,7 +216,7 @@ def _separate(v: Array, moduli: int) -> tuple[Array, Array]:
     return (plus + minus) % p, (s * minus + (p - s) * plus) % p
 
 
-def _reconstruct(v: Array, moduli: int, field: Field = REAL) -> tuple[Array, list[Array]]:
+def reconstruct(v: Array, moduli: int, field: Field = REAL) -> tuple[Array, list[Array]]:
     """(X < 0, |X| in 32-bit limbs, lowest first) from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
 
     X = sum_i v_i P/p_i - q P with q = round(sum_i v_i / p_i), right for |X| <= P (1/2 - 2^-8).
@@ -251,19 +251,19 @@ def _carry(sums: list[Array]) -> list[Array]:
     return limbs
 
 
-def _round_to_float64(negative: Array, limbs: list[Array], exponent: Array) -> Array:
+def round_to_float64(negative: Array, limbs: list[Array], exponent: Array) -> Array:
     """RNE(+-|X| 2^exponent): one rounding, subnormals and overflow included; +0 for X = 0."""
     length = jnp.zeros_like(exponent)
     for i, limb in enumerate(limbs):
-        length = jnp.where(limb > 0, 32 * i + _bit_length(limb), length)
+        length = jnp.where(limb > 0, 32 * i + bit_length(limb), length)
     top = length - 1 + exponent  # 2^top <= |C| < 2^(top + 1)
     lowest = jnp.maximum(top - 52, -1074) - exponent  # bit of X that is C's last place
     doubled = jnp.zeros_like(limbs[0])  # |X| in half units of that place, rounded down
     sticky = jnp.zeros_like(negative)
     for i, limb in enumerate(limbs):
         shift = 32 * i - (lowest - 1)
-        doubled |= _shift_left(limb, shift)
-        sticky |= _shift_left(_shift_left(limb, shift), -shift) != limb
+        doubled |= shift_left(limb, shift)
+        sticky |= shift_left(shift_left(limb, shift), -shift) != limb
     kept, half = doubled >> 1, doubled & 1
     kept += half & (sticky.astype(_u64) | (kept & 1))
     field = jnp.maximum(top + 1022, 0)
@@ -275,11 +275,11 @@ def _round_to_float64(negative: Array, limbs: list[Array], exponent: Array) -> A
 _INFINITY = 0x7FF << 52
 
 
-def _classify(lhs: Array, rhs: Array) -> Array:
+def classify(lhs: Array, rhs: Array) -> Array:
     """The IEEE class of every output: its float64 product with all finite nonzeros replaced by +-1."""
 
     def signs(x: Array) -> Array:
-        negative, significand, _, special = _decompose(x)
+        negative, significand, _, special = decompose(x)
         return jnp.where(special, x, jnp.where(significand == 0, 0.0, jnp.where(negative, -1.0, 1.0)))
 
     return lax.dot_general(signs(lhs), signs(rhs), (((2,), (2,)), ((0,), (0,))))

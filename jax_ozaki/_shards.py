@@ -83,7 +83,7 @@ class _StagesOfShards:
         distance = jnp.where(empty, 0, row_emax[..., None] - emax)
         joined = [
             lax.bitcast_convert_type(
-                _reference._ceil_shift_right(lax.bitcast_convert_type(x, jnp.uint64), power * distance), jnp.int64
+                _reference.ceil_shift_right(lax.bitcast_convert_type(x, jnp.uint64), power * distance), jnp.int64
             )
             for x, power in ((sumsq, 2), (sumabs, 1))
         ]
@@ -107,7 +107,7 @@ class _StagesOfShards:
         count = self._shards.count
         special = (lhs_scale <= _reference.SCALE_INF)[..., :, None] | (rhs_scale <= _reference.SCALE_INF)[..., None, :]
         exponent = -(lhs_scale[..., :, None].astype(jnp.int64) + rhs_scale[..., None, :].astype(jnp.int64))
-        integer = _reference._reconstruct(v[..., : rhs.rows].astype(jnp.uint64), moduli)
+        integer = _reference.reconstruct(v[..., : rhs.rows].astype(jnp.uint64), moduli)
         first, *others = _limbs.split(*integer, moduli, count)
         first = jnp.where(special, _class_counts(special, lhs, rhs), first)
         limbs = [first, *(jnp.where(special, 0, limb) for limb in others)]
@@ -116,7 +116,7 @@ class _StagesOfShards:
             special, exponent, *limbs = (lax.reshape(x, self._shape) for x in (special, exponent, *limbs))
         limbs = [self._shards.sum(x) for x in limbs]
         special, exponent = self._shards.part(special), self._shards.part(exponent)
-        c = _reference._round_to_float64(*_limbs.join(limbs, moduli, count), exponent)
+        c = _reference.round_to_float64(*_limbs.join(limbs, moduli, count), exponent)
         return jnp.where(special, _counted_class(limbs[0]), c)
 
 
@@ -162,7 +162,7 @@ def _class_counts(special: Array, lhs: Operand, rhs: Operand) -> Array:
     """1 for a NaN, 2^20 for +Inf, 2^40 for -Inf among the products of this shard; 0 where all are finite."""
 
     def classified() -> Array:
-        c = _reference._classify(lhs.canonical(), rhs.canonical())
+        c = _reference.classify(lhs.canonical(), rhs.canonical())
         infinite = jnp.where(c > 0, 1 << _CLASS_BITS, 1 << 2 * _CLASS_BITS)
         return jnp.where(jnp.isnan(c), 1, jnp.where(jnp.isinf(c), infinite, 0))
 

@@ -6,7 +6,7 @@ quantizations. A platform without handlers runs the stages of ``_reference`` ins
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -195,12 +195,17 @@ def _multiply_k_blocks(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int,
         a, b = lhs.block("k", start, size), rhs.block("k", start, size)
         residues = a.residues(stages, lhs_scale, moduli), b.residues(stages, rhs_scale, moduli)
         v = stages.grouped_mma(*residues, field=field, summand=True)
-        sums = total.astype(jnp.uint16) + v.astype(jnp.uint16)
-        return jnp.stack([sums[:, i] % p for i, p in enumerate(planes)], axis=1).astype(jnp.uint8)
+        return add_residues(total, v, planes)
 
     shape = (lhs.operand.batch, len(planes), lhs.operand.rows, padded(rhs.operand.rows))
     v = over_blocks(lhs.operand.k, k_block, accumulate, jnp.zeros(shape, jnp.uint8))
     return stages.combine(v, lhs_scale, rhs_scale, lhs.operand, rhs.operand, moduli)
+
+
+def add_residues(x: Array, y: Array, planes: Sequence[int]) -> Array:
+    """x + y modulo the modulus of each plane: uint8[batch, planes, m, padded n]."""
+    sums = x.astype(jnp.uint16) + y.astype(jnp.uint16)
+    return jnp.stack([sums[:, i] % p for i, p in enumerate(planes)], axis=1).astype(jnp.uint8)
 
 
 def over_blocks(size: int, block: int, body: Callable[[Array | int, int, Any], Any], carry: Any) -> Any:

@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from programs import hlo
+from compiled import hlo
 
 
 def mesh(axis_type=AxisType.Auto, **sizes):

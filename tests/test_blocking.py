@@ -12,9 +12,9 @@ import pytest
 import generators
 import jax_ozaki as jo
 import oracle
+from compiled import calls, hlo
 from jax_ozaki import Contract
 from oracle import assert_same_bits
-from programs import calls, hlo
 
 N = 15
 CONTRACT = Contract.moduli(N)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jax_ozaki as jo
-from programs import products
+from compiled import products
 
 A = jnp.asarray(np.random.default_rng(0).standard_normal((4, 4)))
 emulate = functools.partial(jo.emulate, min_size=0)

@@ -12,7 +12,7 @@ import pytest
 import jax_ozaki as jo
 import ladder_oracle
 import oracle
-from programs import emulated, products
+from compiled import emulated, products
 
 DTYPES = [
     "bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -16,8 +16,8 @@ from jax.test_util import check_grads
 import generators
 import jax_ozaki as jo
 import oracle
+from compiled import emulated, products
 from oracle import assert_same_bits
-from programs import emulated, products
 
 N = 15
 CONTRACT = jo.Contract.moduli(N)

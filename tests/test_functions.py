@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jax_ozaki as jo
-from programs import emulated, products
+from compiled import emulated, products
 
 jnp_linalg = jnp.linalg
 

@@ -11,8 +11,8 @@ from jax import lax
 
 import jax_ozaki as jo
 import oracle
+from compiled import calls, computations, emulated, hlo
 from oracle import assert_same_bits
-from programs import calls, computations, emulated, hlo
 
 N = 15
 emulate = functools.partial(jo.emulate, contract=jo.Contract.moduli(N), min_size=0)

@@ -14,11 +14,11 @@ import campaign
 import generators
 import jax_ozaki as jo
 import ladder_oracle
+from compiled import calls, hlo
 from jax_ozaki import Contract, _ladder, _ladder_reference, _rungs, _stages
 from jax_ozaki._operand import Operand
 from jax_ozaki._plan import Blocks
 from oracle import assert_same_bits
-from programs import calls, hlo
 
 HANDLERS = _stages.Handlers(lambda operand: 0)
 DEFAULT = Contract.componentwise()

@@ -9,8 +9,8 @@ import pytest
 
 import jax_ozaki as jo
 import ladder_oracle
+from compiled import calls, hlo
 from oracle import assert_same_bits
-from programs import calls, hlo
 
 
 def as_matrices(x, batch, rows, k):

@@ -8,9 +8,9 @@ import pytest
 import generators
 import jax_ozaki as jo
 import oracle
+from compiled import calls, computations, emulated, hlo
 from jax_ozaki import Contract
 from oracle import assert_same_bits
-from programs import calls, computations, emulated, hlo
 
 N = 15
 CONTRACT = Contract.moduli(N)

@@ -10,10 +10,10 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
+from compiled import collectives, products
 from generators import fractions, operands, phi
 from meshes import mesh, put, run
 from oracle import assert_same_bits
-from programs import collectives, products
 
 
 @pytest.fixture

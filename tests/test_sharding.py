@@ -11,11 +11,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
+from compiled import collectives
 from generators import FAMILIES, fractions, operands, phi, problems, special_values
 from jax_ozaki import _partition
 from meshes import mesh, put, run
 from oracle import assert_same_bits
-from programs import collectives
 
 
 @pytest.fixture(autouse=True)

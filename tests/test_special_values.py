@@ -10,8 +10,8 @@ import pytest
 import generators
 import jax_ozaki as jo
 import ladder_oracle
+from compiled import hlo
 from oracle import assert_same_bits
-from programs import hlo
 
 INF, NAN = np.inf, np.nan
 

@@ -13,8 +13,8 @@ from jax.test_util import check_grads
 import generators
 import jax_ozaki as jo
 import oracle
+from compiled import calls, computations, emulated, hlo, shapes
 from oracle import assert_same_bits
-from programs import calls, computations, emulated, hlo, shapes
 
 N = 15
 CONTRACT = jo.Contract.moduli(N)

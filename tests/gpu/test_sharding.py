@@ -1,15 +1,17 @@
 """Products over two GPUs of one host: the bits of one GPU, and of the CPU."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
+from compiled import collectives, hlo
 from generators import FAMILIES, fractions, problems
 from meshes import put
 from oracle import assert_same_bits
-from programs import collectives, hlo
 
 LAYOUTS = {
     "batch": ("bmk,bkn->bmn", P("x"), P("x"), set()),
@@ -17,6 +19,12 @@ LAYOUTS = {
     "n": ("bmk,bkn->bmn", P(), P(None, None, "x"), set()),
     "k": ("bmk,bkn->bmn", P(None, None, "x"), P(None, "x"), {"all-reduce"}),
 }
+
+
+CONTRACT = jo.Contract.mantissa(53)
+"""The default contract gathers a sharded k."""
+
+matmul = partial(jo.matmul, contract=CONTRACT)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +40,7 @@ def test_bits_of_one_gpu(devices, agree, layout):
     a, b, _ = problems(np.random.default_rng(0), 2 * len(FAMILIES), 12, 768, 14)
 
     def product(a, b):
-        return jo.einsum(subscripts, a, b)
+        return jo.einsum(subscripts, a, b, contract=CONTRACT)
 
     whole = agree(product, a, b)
     arrays = put(devices, specs, (a, b))
@@ -45,8 +53,8 @@ def test_bits_of_one_gpu(devices, agree, layout):
 def test_sharded_contraction(devices, agree, k, out):
     rng = np.random.default_rng(k)
     a, b = fractions(rng, (130, k)), fractions(rng, (k, 258))
-    c = jax.jit(jo.matmul, out_shardings=jax.NamedSharding(devices, out))(*put(devices, (P(None, "x"), P("x")), (a, b)))
-    assert_same_bits(c, agree(jo.matmul, a, b))
+    c = jax.jit(matmul, out_shardings=jax.NamedSharding(devices, out))(*put(devices, (P(None, "x"), P("x")), (a, b)))
+    assert_same_bits(c, agree(matmul, a, b))
 
 
 def test_gradients(devices, agree):
@@ -54,7 +62,7 @@ def test_gradients(devices, agree):
     a, b, w = fractions(rng, (256, 512)), fractions(rng, (512, 384)), fractions(rng, (256, 384))
 
     def gradients(a, b, w):
-        return jax.vjp(jo.matmul, a, b)[1](w)
+        return jax.vjp(matmul, a, b)[1](w)
 
     expected = agree(gradients, a, b, w)
     for specs in ((P("x"), P(), P("x")), (P(None, "x"), P("x"), P())):

@@ -11,9 +11,9 @@ import pytest
 
 import generators
 import jax_ozaki as jo
+from compiled import calls, computations, hlo
 from jax_ozaki import Contract
 from oracle import assert_same_bits
-from programs import calls, computations, hlo
 
 dot = partial(jo.dot, contract=Contract.moduli(15))
 RNG = np.random.default_rng(0)

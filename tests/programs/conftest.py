@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jax_ozaki as jo
-from programs import emulated
+from compiled import emulated
 
 LAST_STAGES = re.compile(r"@jax_ozaki\.(?:combine|complex_combine|ladder_sum)\b")
 """One of them ends each emulated product."""

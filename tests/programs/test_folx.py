@@ -5,7 +5,7 @@ import pytest
 
 import jax_ozaki as jo
 from closed_forms import U, reflector
-from programs import emulated
+from compiled import emulated
 
 folx = pytest.importorskip("folx")
 
