@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <type_traits>
-#include <utility>
 
-#include "common/quantize.h"
 #include "common/scale.h"
 #include "quantize.h"
+#include "residue_words.cuh"
 #include "statistics.cuh"
 
 namespace ozaki {
@@ -24,9 +22,6 @@ struct RowOfTile {
   int32_t scale;
 };
 
-// A scale that sends every element to zero, and that exponents can be added to.
-constexpr int32_t kScaleZero = -(1 << 20);
-
 __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const TilePosition& position,
                                                  const ResidueArray& residues, int row,
                                                  int32_t scale) {
@@ -35,55 +30,6 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
   const int64_t before = int64_t{b} * residues.planes * rows + (g - b * rows);
   return {residues.data + before * residues.kp + position.k,
           is_sentinel(scale) ? kScaleZero : scale};
-}
-
-// An element as what its residues are computed from: an integer, offset so that it is not negative,
-// in words. This is residue_float of common/residue.h with the offset outside the loop over moduli.
-struct Narrow {
-  static constexpr int kMaxModuli = kMaxNarrowModuli;
-  uint32_t words[2];
-
-  Narrow() = default;
-  __device__ __forceinline__ Narrow(uint64_t bits, int32_t scale) {
-    const int64_t x = quantize_narrow(bits, scale);
-    words[0] = static_cast<uint32_t>(x);
-    words[1] = static_cast<uint32_t>(x >> 32) ^ 1u << 31;
-  }
-  __device__ __forceinline__ uint32_t residue(const Modulus& m) const {
-    if (m.p == 256) return words[0];
-    const uint32_t sum = dot4(words[1], m.narrow_weights[1], m.narrow_zero);
-    return mod_p_float(dot4(words[0], m.narrow_weights[0], sum), m);
-  }
-};
-
-struct Wide {
-  static constexpr int kMaxModuli = ozaki::kMaxModuli;
-  uint32_t words[3];
-
-  Wide() = default;
-  __device__ __forceinline__ Wide(uint64_t bits, int32_t scale) {
-    const Int96 x = quantize_wide(bits, scale);
-    words[0] = x.low;
-    words[1] = static_cast<uint32_t>(x.high);
-    words[2] = static_cast<uint32_t>(x.high >> 32) ^ 1u << 31;
-  }
-  __device__ __forceinline__ uint32_t residue(const Modulus& m) const {
-    if (m.p == 256) return words[0];
-    uint32_t sum = dot4(words[2], m.wide_weights[2], m.wide_zero);
-    sum = dot4(words[1], m.wide_weights[1], sum);
-    return mod_p_float(dot4(words[0], m.wide_weights[0], sum), m);
-  }
-};
-
-__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-
-// step(0), step(1), ... with constants, until one returns false.
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_modulus(Step step,
-                                                 std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()) && ...);
 }
 
 // Quantizes the tile and writes its residues. A thread takes eight consecutive elements at a time.
