@@ -38,8 +38,9 @@ MAX_COMPLEX_MODULI = len(COMPLEX_MODULI)
 GROUP_SIZE = 3
 """Moduli per group of the partial CRT: y_g < 3 Q_g < 2^26 for groups of three."""
 
-QUOTIENT_LIMIT = 64
-"""S = sum_g y_g weights_g stays below this times P: 20 P, and 60 P in a sum of four products."""
+QUOTIENT_LIMIT = 256
+"""S = sum_g y_g weights_g stays below this times P: 20 P for sums of residues, ten times that in a complex product by
+Strassen-Winograd."""
 
 CHUNK = 128
 """Consecutive k joined exactly in the row statistics; part of the definition of the scales."""

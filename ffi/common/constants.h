@@ -19,9 +19,10 @@ struct Modulus {
   // Multiply and shift (host form): ceil(2^shift / p).
   uint32_t reciprocal, shift;
   // The float form (device): 1 / p to nearest, and the start of a sum of bytes times weights,
-  // the bit pattern of the float 2^23 + (-2^23 mod p).
+  // the bit pattern of the float 2^23 + (-2^23 mod p). upper_bytes: what mod_p_float leaves in the
+  // upper bytes of its result, which no input changes.
   float inverse;
-  uint32_t float_zero;
+  uint32_t float_zero, upper_bytes;
   // Packed byte weights 2^(8i) mod p, and float_zero minus the offset 2^63 or 2^95, mod p.
   uint32_t narrow_weights[2], narrow_zero;
   uint32_t wide_weights[3], wide_zero;
@@ -37,9 +38,7 @@ enum class ModulusSet { kReal, kComplex };
 // The roots s and p - s of one modulus, and how the imaginary part enters a residue by them.
 struct ImaginaryUnit {
   uint32_t root, minus_root;
-  // Device form: both in the bytes of a word, the second one lowest, and what mod_p_float leaves in
-  // the upper bytes of its result, which no input changes.
-  uint32_t roots, upper_bytes;
+  uint32_t roots;  // device form: both in the bytes of a word, the second one lowest
   // Byte weights as in Modulus, times s. With r the weighted sum of the real part, from `zero` on,
   // and i that of the imaginary part, r + i and r + (minus - i) start residues by either root: the
   // constants cover the offsets of both parts.

@@ -40,12 +40,12 @@ OZAKI_HD void partial_crt(const uint32_t (&pairs)[(N + 1) / 2], bool upper,
   }
 }
 
-// X, |X| <= P (1/2 - 2^-8), from the partial sums, or from sums of up to four of them.
+// X, |X| <= P (1/2 - 2^-8), from the partial sums, or from sums of them below 2^29.
 template <int N, ModulusSet kSet = ModulusSet::kReal>
 OZAKI_HD Limbs<Crt<N>::kLimbs> reconstruct(const uint32_t (&y)[Crt<N>::kGroups]) {
   constexpr Crt<N> c = crt_of<N, kSet>();
   constexpr int L = Crt<N>::kLimbs, kTop = c.quotient.top, kLow = c.quotient.limb;
-  uint64_t sum[L] = {};  // at most 28 2^26 2^32 each: carries can wait
+  uint64_t sum[L] = {};  // below 7 2^29 2^32 each: carries can wait
   OZAKI_UNROLL
   for (int g = 0; g < Crt<N>::kGroups; ++g) {
     OZAKI_UNROLL

@@ -44,7 +44,7 @@ __device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const ui
         const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
         re[z / 3] = dot2(multiplier << 16 | multiplier, pair, false, re[z / 3]);
         im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
-        im[z / 3] -= unit.upper_bytes * multiplier;
+        im[z / 3] -= modulus.upper_bytes * multiplier;
       },
       std::make_integer_sequence<int, N>());
 }

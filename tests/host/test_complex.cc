@@ -70,7 +70,7 @@ static void test_parts() {
       y_re[i / 3] += (plus + minus) * multiplier;
       y_im[i / 3] += imaginary_residue(plus, minus, m, unit) * multiplier;
       device[i / 3] +=
-          (imaginary_residue_float(plus | minus << 8, m, unit) - unit.upper_bytes) * multiplier;
+          (imaginary_residue_float(plus | minus << 8, m, unit) - m.upper_bytes) * multiplier;
     }
     const auto value = [](const uint32_t (&y)[Crt<N>::kGroups]) {
       return round_to_float64(reconstruct<N, ModulusSet::kComplex>(y), 0);
