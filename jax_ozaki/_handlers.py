@@ -110,11 +110,10 @@ class CudaHandlers(Handlers):
         """Whether one level of Strassen-Winograd is faster, and its quarters fit the workspace."""
         extents = lhs.rows, rhs.rows, lhs.k
         workspace = workspace_size(moduli, _STRASSEN_PRODUCTS * lhs.batch, *map(_half, extents))
-        if lhs.field is not REAL or moduli > _MAX_STRASSEN_MODULI or workspace > budget:
+        if lhs.field is not REAL or workspace > budget:
             return False
-        # Measured on an H200: at 8192 more residues to move cost as much as the seventh of the work saves
-        # with 15 moduli, and less with 14.
-        smallest = {"auto": 8192 if moduli < 15 else 12288, "never": math.inf, "always": 2}
+        # Measured on an H200.
+        smallest = {"auto": 8192, "never": math.inf, "always": 2}
         return min(extents) >= smallest[self._strassen]
 
     def multiply_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int) -> Array:
@@ -136,7 +135,6 @@ class CudaHandlers(Handlers):
 
 _SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7
-_MAX_STRASSEN_MODULI = 15
 
 
 def _half(size: int) -> int:

@@ -1,18 +1,21 @@
 // One level of Strassen-Winograd around the grouped product: seven products of quarters in place of
-// eight. Sums of quarters are formed of the integers A', B' that the residues stand for, and sums
-// of products modulo p, so that every step is exact and C is that of the plain stages to the bit.
+// eight. All sums, of quarters and of products, are formed modulo p, so that every step is exact
+// and C is that of the plain stages to the bit.
 //
-// With quarters A11 ... B22 (rows, columns and k split at the half, rounded up, zeros in the place
-// of what an odd extent lacks), P_j = S_j T_j and U = P0 + P5:
+// Rows, columns and k are split at the half, rounded up, with zeros in the place of what an odd
+// extent lacks. With the negated quarters of A on the right, both operands form the same
+// differences of their quarters, those of B transposed:
 //
-//   j  S_j of A    T_j of B
-//   0  A11         B11
-//   1  A12         B21          C11 = P0 + P1
-//   2  A12 - S5    B22          C12 = U + P4 + P2
-//   3  A22         B21 - T5     C21 = U + P6 + P3
-//   4  A21 + A22   B12 - B11    C22 = U + P6 + P4
-//   5  A22 + S6    B22 - T4
-//   6  A21 - A11   B12 - B22
+//          w          v          x     y
+//   A    -A22       -A12        A21   A11        z1 = x - y     z3 = v - z2
+//   B     B22        B21        B12   B11        z2 = w - z1    z4 = x - w
+//
+// P_j = S_j T_j are the products of
+//
+//   j     0    1    2    3    4    5    6        C11 = P0 - P1        U = P0 - P2
+//   S_j   y    v    z2   w    z3   z1   z4       C12 = U - P4 + P6
+//   T_j   y    v    z2   z3   w    z4   z1       C21 = U - P3 + P5
+//                                                C22 = U + P5 + P6
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,8 +29,6 @@
 namespace ozaki {
 
 constexpr int kStrassenProducts = 7;
-// S_j and T_j, up to four times A', fit 64 bits up to here.
-constexpr int kMaxStrassenModuli = 15;
 
 // Extents of a quarter.
 OZAKI_HD int64_t strassen_half(int64_t extent) { return (extent + 1) / 2; }

@@ -16,8 +16,8 @@ constexpr int kColumns = 4;            // of a lane: one word a product and modu
 constexpr int kWidth = 32 * kColumns;  // of a warp, which takes this part of a row of all quarters
 constexpr int kQuarters = 4;           // of C, 2 * (lower) + (right)
 
-// A quarter of C is a sum of at most four products: so are its y_g, and S of theirs.
-static_assert(4 * kMaxStrassenModuli < kQuotientLimit, "the quotient would not hold S");
+// A quarter of C is at most five times p: so are its y_g, and S of theirs.
+static_assert(5 * kMaxModuli < kQuotientLimit, "the quotient would not hold S");
 
 struct Grid {
   int64_t half_m, half_n, np;
@@ -44,25 +44,27 @@ __device__ __noinline__ uint64_t rare_output(const Combine& args, int64_t batch,
   return sum.bits();
 }
 
-// Adds a modulus to the partial sums y_g of the four quarters. The words hold its residues of
+// Adds the modulus p to the partial sums y_g of the four quarters. The words hold its residues of
 // kColumns columns, one word a product. Columns e and e + 2 are added up in the halves of a word,
 // and the whole word is multiplied for column e: take_off_upper_halves corrects that at the end.
-__device__ __forceinline__ void add_modulus(const uint32_t (&word)[kStrassenProducts],
+__device__ __forceinline__ void add_modulus(const uint32_t (&word)[kStrassenProducts], uint32_t p,
                                             uint32_t multiplier,
                                             uint32_t (&y)[kQuarters][kColumns]) {
+  const uint32_t both = p << 16 | p;
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    uint32_t p[kStrassenProducts];
+    uint32_t q[kStrassenProducts];
 #pragma unroll
     for (int j = 0; j < kStrassenProducts; ++j) {
-      p[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
+      q[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
     }
-    const uint32_t u = p[0] + p[5], w = u + p[6];
-    const uint32_t c[kQuarters] = {p[0] + p[1], u + p[4] + p[2], w + p[3], w + p[4]};
+    const uint32_t u = q[0] - q[2] + 2 * both;
+    const uint32_t c[kQuarters] = {q[0] - q[1] + both, u + q[6] - q[4], u + q[5] - q[3],
+                                   u + q[5] + q[6]};
 #pragma unroll
-    for (int q = 0; q < kQuarters; ++q) {
-      y[q][e] += c[q] * multiplier;
-      y[q][e + 2] += (c[q] >> 16) * multiplier;
+    for (int i = 0; i < kQuarters; ++i) {
+      y[i][e] += c[i] * multiplier;
+      y[i][e + 2] += (c[i] >> 16) * multiplier;
     }
   }
 }
@@ -91,6 +93,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     strassen_combine_kernel(const __grid_constant__ Combine args, const Grid grid) {
   constexpr int kGroups = Crt<N>::kGroups;
   constexpr Crt<N> crt = kCrt<N>;
+  constexpr auto moduli = kModuli;
   __shared__ __align__(16) GroupBuffer buffers[kWarps][kGroups];
   GroupBuffer(&group)[kGroups] = buffers[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
           uint32_t word[kStrassenProducts];
 #pragma unroll
           for (int j = 0; j < kStrassenProducts; ++j) word[j] = group[g].word[z % 3][j][lane];
-          add_modulus(word, crt.multiplier[z], y);
+          add_modulus(word, moduli[z].p, crt.multiplier[z], y);
         }
         take_off_upper_halves(y);
         __syncwarp();
@@ -233,7 +236,7 @@ Status launch_strassen_combine(const Combine& combine, int moduli, const Device&
   const unsigned blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
 
   const auto kernel =
-      kernel_for(moduli, std::make_integer_sequence<int, kMaxStrassenModuli - kMinModuli + 1>());
+      kernel_for(moduli, std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
   kernel<<<blocks, kThreads, 0, stream>>>(combine, grid);
   return launch_status("strassen_combine_kernel");
 }

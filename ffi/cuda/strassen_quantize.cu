@@ -1,78 +1,40 @@
 #include <string>
-#include <utility>
 
-#include "common/quantize.h"
 #include "common/scale.h"
-#include "common/tables.h"
-#include "mma_epilogue.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
 #include "ptx/mbarrier.cuh"
+#include "residue_words.cuh"
 #include "strassen.h"
 
 namespace ozaki {
 namespace {
 
-// |A'| <= H, and the sums have up to four terms.
-static_assert(kBounds[kMaxStrassenModuli].exponent + 32 <= 61, "sums of quarters overflow");
-
-// A CTA takes the same tile of all four quarters, a thread eight consecutive elements of each.
-// Tiles follow each other along k for kGroup of them, then down the rows: CTAs that run together
-// read and write long runs.
-template <bool kContiguous_, int kRows_, int kDepth_, int kThreads_, int kMinBlocks_, int kGroup_>
-struct QuarterTile {
-  static constexpr bool kContiguous = kContiguous_;  // along k; along the rows otherwise
-  static constexpr int kRows = kRows_, kDepth = kDepth_, kOctets = kDepth / 8;
-  static constexpr int kThreads = kThreads_, kMinBlocks = kMinBlocks_;
-  static constexpr uint32_t kGroup = kGroup_;
-  static_assert(kRows * kDepth == 8 * kThreads, "a thread owns an octet of each quarter");
-
-  // In shared memory element h of a row is at row * kPitch + (h % 8) * kPlane + h / 8. Twice an odd
-  // number between planes keeps the copies of consecutive h out of each other's banks, the odd
-  // pitch those of consecutive rows.
-  static constexpr int kPlane = kOctets + 2, kPitch = 8 * kPlane + 1, kQuarter = kRows * kPitch;
-  static constexpr int kSharedBytes = 4 * kQuarter * sizeof(uint64_t);
-  static_assert(kPlane % 4 == 2, "bank conflicts");
-};
-
-using ContiguousTile = QuarterTile<true, 2, 512, 128, 6, 1 << 20>;
-using StridedTile = QuarterTile<false, 16, 128, 256, 3, 8>;
-
 // Quarters by the halves of rows and of k that they lie in.
 enum Quarter : int { kUpperLeft, kUpperRight, kLowerLeft, kLowerRight, kQuarters };
 
-// Every combination of quarters is one of them plus or minus the combination before it: in this
-// order seven reads and four additions make them all.
-struct Step {
-  int quarter;
-  int sign;  // of the combination before: -1, 0 or 1
-  int product;
+constexpr int kQuad = 4;  // neighbours along k that a thread takes of every quarter
+
+// A CTA takes the same tile of all four quarters. Tiles follow each other along k for kGroup of
+// them, then down the rows: CTAs that run together read and write long runs.
+template <bool kContiguous_, int kRows_, int kDepth_, int kThreads_, int kGroup_>
+struct QuarterTile {
+  static constexpr bool kContiguous = kContiguous_;  // along k; along the rows otherwise
+  static constexpr int kRows = kRows_, kDepth = kDepth_, kQuads = kDepth / kQuad;
+  static constexpr int kThreads = kThreads_;
+  static constexpr uint32_t kGroup = kGroup_;
+  static_assert(kRows * kDepth % (kQuad * kThreads) == 0, "threads own whole quads");
+
+  // In shared memory element h of a row is at row * kPitch + (h % 4) * kPlane + h / 4. Four times
+  // an odd number between planes keeps the copies of consecutive h out of each other's banks, the
+  // odd pitch those of consecutive rows.
+  static constexpr int kPlane = kQuads + 4, kPitch = kQuad * kPlane + 1, kQuarter = kRows * kPitch;
+  static constexpr int kSharedBytes = kQuarters * kQuarter * sizeof(uint64_t);
+  static_assert(kPlane % 8 == 4, "bank conflicts");
 };
 
-struct Steps {
-  Step at[kStrassenProducts];
-};
-
-constexpr Steps kLhsSteps = {{
-    {kUpperLeft, 0, 0},
-    {kLowerLeft, -1, 6},
-    {kLowerRight, 1, 5},
-    {kUpperRight, -1, 2},
-    {kLowerRight, 0, 3},
-    {kLowerLeft, 1, 4},
-    {kUpperRight, 0, 1},
-}};
-
-// Rows are columns of B: B12 lies in the lower half of them and in the first half of k.
-constexpr Steps kRhsSteps = {{
-    {kUpperLeft, 0, 0},
-    {kLowerLeft, -1, 4},
-    {kLowerRight, -1, 5},
-    {kUpperRight, -1, 3},
-    {kLowerRight, 0, 2},
-    {kLowerLeft, -1, 6},
-    {kUpperRight, 0, 1},
-}};
+using ContiguousTile = QuarterTile<true, 2, 512, 128, 1 << 20>;
+using StridedTile = QuarterTile<false, 16, 128, 256, 8>;
 
 struct Arguments {
   const uint64_t* x;  // bits of float64
@@ -82,11 +44,9 @@ struct Arguments {
   int moduli;
   int64_t half_rows, half_k, depth;  // of a quarter; depth: half_k padded
   uint32_t row_tiles, depth_tiles;   // of a quarter
-  Steps steps;
+  uint32_t product_lines;            // cache lines of a product's residues
+  StrassenSide side;
 };
-
-// A scale that sends every element to zero, and that exponents can be added to.
-constexpr int32_t kScaleZero = -(1 << 20);
 
 // Reads a tile of a quarter, with zeros outside the operand.
 template <typename Tile>
@@ -100,11 +60,11 @@ __device__ __forceinline__ void load_quarter(const Arguments& args, int quarter,
   const uint64_t* source = args.x + layout.offset(b, first_row + (lower ? args.half_rows : 0),
                                                   first_k + (right ? args.half_k : 0));
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < Tile::kRows * Tile::kDepth / Tile::kThreads; ++i) {
     const int index = i * Tile::kThreads + threadIdx.x;
     const int row = Tile::kContiguous ? index / Tile::kDepth : index % Tile::kRows;
     const int h = Tile::kContiguous ? index % Tile::kDepth : index / Tile::kRows;
-    uint64_t* place = tile + row * Tile::kPitch + (h & 7) * Tile::kPlane + (h >> 3);
+    uint64_t* place = tile + row * Tile::kPitch + (h % kQuad) * Tile::kPlane + h / kQuad;
     if (row < rows && h < depth) {
       ptx::cp_async_8(ptx::shared_address(place),
                       source + row * layout.stride_r + h * layout.stride_k);
@@ -114,36 +74,72 @@ __device__ __forceinline__ void load_quarter(const Arguments& args, int quarter,
   }
 }
 
-// step(0), step(1), ... with constants, until one returns false.
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_modulus(Step step,
-                                                 std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()) && ...);
+// Residues of a quad: those of its elements 0 and 2 in the halves of one word, of 1 and 3 in those
+// of another.
+struct QuadResidues {
+  uint32_t even, odd;
+};
+
+OZAKI_HD constexpr uint32_t both_halves(uint32_t x) { return x << 16 | (x & 0xffff); }
+
+// Both halves of x, in [0, 2 p], brought to [0, p].
+template <uint32_t p>
+__device__ __forceinline__ uint32_t reduce_halves(uint32_t x) {
+  if constexpr (p == 256) {
+    return x & both_halves(255);
+  } else {
+    return __viaddmin_u16x2(x, both_halves(-p), x);
+  }
 }
 
-// Writes the residues of eight integers modulo p at target, those for the next modulus `plane`
-// bytes further.
-__device__ __forceinline__ void store_residues(const int64_t (&x)[8], int moduli, uint8_t* target,
-                                               int64_t plane) {
-  for_each_modulus(
-      [&](auto index) {
-        constexpr int kIndex = decltype(index)::value;
-        constexpr Modulus m = kModuli[kIndex];
-        uint32_t r[8];
+// x - y modulo p. The halves of x may all be too large by `excess`.
+template <uint32_t p>
+__device__ __forceinline__ QuadResidues subtract(const QuadResidues& x, const QuadResidues& y,
+                                                 uint32_t excess) {
+  return {reduce_halves<p>(x.even - y.even + (both_halves(p) - excess)),
+          reduce_halves<p>(x.odd - y.odd + (both_halves(p) - excess))};
+}
+
+// Writes the residues modulo p of the quads of the seven sums.
+template <int kIndex, typename Integer>
+__device__ __forceinline__ void store_sums(const Integer (&x)[kQuarters][kQuad], uint8_t* target,
+                                           uint32_t product_lines, StrassenSide side) {
+  constexpr Modulus m = kModuli[kIndex];
+  // mod_p_float leaves the same bits beside every residue: they are taken off last.
+  constexpr uint32_t kBeside = m.p == 256 ? 0 : m.upper_bytes * 0x10001u;
+  QuadResidues of[kQuarters];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          r[e] = m.p == 256 ? static_cast<uint32_t>(x[e]) : residue_float(x[e], m);
-        }
-        *reinterpret_cast<uint2*>(target) = {pack_low_bytes(r[0], r[1], r[2], r[3]),
-                                             pack_low_bytes(r[4], r[5], r[6], r[7])};
-        target += plane;
-        return kIndex + 1 < moduli;
-      },
-      std::make_integer_sequence<int, kMaxStrassenModuli>());
+  for (int q = 0; q < kQuarters; ++q) {
+    uint32_t r[kQuad];
+#pragma unroll
+    for (int e = 0; e < kQuad; ++e) {
+      r[e] = x[q][e].residue(m);
+      if (m.p == 256) r[e] &= 255;
+    }
+    of[q] = {r[0] + (r[2] << 16), r[1] + (r[3] << 16)};
+  }
+  const auto store = [&](uint32_t product, const QuadResidues& r, uint32_t beside) {
+    *reinterpret_cast<uint32_t*>(target + uint64_t{product_lines * product} * kLineBytes) =
+        r.even + 256 * r.odd - 257 * beside;
+  };
+  const QuadResidues z1 = subtract<m.p>(of[kLowerLeft], of[kUpperLeft], 0);
+  const QuadResidues z2 = subtract<m.p>(of[kLowerRight], z1, kBeside);
+  const QuadResidues z3 = subtract<m.p>(of[kUpperRight], z2, kBeside);
+  const QuadResidues z4 = subtract<m.p>(of[kLowerLeft], of[kLowerRight], 0);
+  const uint32_t rhs = side == StrassenSide::kRhs ? 1 : 0;
+  store(0, of[kUpperLeft], kBeside);
+  store(1, of[kUpperRight], kBeside);
+  store(2, z2, 0);
+  store(3 + rhs, of[kLowerRight], kBeside);
+  store(4 - rhs, z3, 0);
+  store(5 + rhs, z1, 0);
+  store(6 - rhs, z4, 0);
 }
 
-template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
+// 24 warps a multiprocessor, 16 where an element takes more registers.
+template <typename Tile, typename Integer>
+__global__ void __launch_bounds__(Tile::kThreads,
+                                  (sizeof(Integer) > 8 ? 512 : 768) / Tile::kThreads)
     strassen_quantize_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint64_t tiles[];  // [kQuarters][Tile::kQuarter]
 
@@ -161,45 +157,36 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
     load_quarter<Tile>(args, q, b, first_row, first_k, tiles + q * Tile::kQuarter);
   }
   ptx::cp_async_commit();
-
-  const int row_of_tile = threadIdx.x / Tile::kOctets, octet = threadIdx.x % Tile::kOctets;
-  const int64_t row = first_row + row_of_tile, k = first_k + 8 * octet;
-  int32_t scale[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t r = row + half * args.half_rows;
-    scale[half] = r < args.layout.rows ? args.scale[b * args.layout.rows + r] : kScaleZero;
-    if (is_sentinel(scale[half])) scale[half] = kScaleZero;
-  }
   ptx::cp_async_wait<0>();
   __syncthreads();
-  if (row >= args.half_rows || k >= args.depth) return;
 
-  // From here on a thread reads and writes its own elements only. They become A' where they are.
-  uint64_t* const own = tiles + row_of_tile * Tile::kPitch + octet;
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      uint64_t& element = own[q * Tile::kQuarter + e * Tile::kPlane];
-      element = static_cast<uint64_t>(quantize_narrow(element, scale[q / 2]));
-    }
-  }
-
-  const int64_t plane = args.half_rows * args.depth, product = args.moduli * plane;
-  uint8_t* const target =
-      args.residues + int64_t{b} * kStrassenProducts * product + row * args.depth + k;
-  int64_t x[8] = {};
+  const int64_t plane = args.half_rows * args.depth;
+  uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * args.moduli * plane;
 #pragma unroll 1
-  for (int i = 0; i < kStrassenProducts; ++i) {
-    const Step step = args.steps.at[i];
-    const uint64_t* quarter = own + step.quarter * Tile::kQuarter;
-    const int64_t keep = step.sign != 0 ? -1 : 0, flip = step.sign < 0 ? -1 : 0;
+  for (int index = threadIdx.x; index < Tile::kRows * Tile::kQuads; index += Tile::kThreads) {
+    const int row_of_tile = index / Tile::kQuads, quad = index % Tile::kQuads;
+    const int64_t row = first_row + row_of_tile, k = first_k + kQuad * quad;
+    if (row >= args.half_rows || k >= args.depth) continue;
+    Integer x[kQuarters][kQuad];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {  // quarter + sign x
-      x[e] = static_cast<int64_t>(quarter[e * Tile::kPlane]) + ((x[e] & keep) ^ flip) - flip;
+    for (int q = 0; q < kQuarters; ++q) {
+      const int64_t r = row + (q >= kLowerLeft ? args.half_rows : 0);
+      int32_t scale = r < args.layout.rows ? args.scale[b * args.layout.rows + r] : kScaleZero;
+      if (is_sentinel(scale)) scale = kScaleZero;
+      const uint64_t flip = args.side == StrassenSide::kLhs && q % 2 != 0 ? kSignBit : 0;
+      const uint64_t* source = tiles + q * Tile::kQuarter + row_of_tile * Tile::kPitch + quad;
+#pragma unroll
+      for (int e = 0; e < kQuad; ++e) x[q][e] = Integer(source[e * Tile::kPlane] ^ flip, scale);
     }
-    store_residues(x, args.moduli, target + step.product * product, plane);
+    uint8_t* target = batch + row * args.depth + k;
+    for_each_modulus(
+        [&](auto index) {
+          constexpr int kIndex = decltype(index)::value;
+          store_sums<kIndex>(x, target, args.product_lines, args.side);
+          target += plane;
+          return kIndex + 1 < args.moduli;
+        },
+        std::make_integer_sequence<int, Integer::kMaxModuli>());
   }
 }
 
@@ -209,7 +196,8 @@ Status launch(Arguments args, cudaStream_t stream) {
   args.depth_tiles = static_cast<uint32_t>((args.depth + Tile::kDepth - 1) / Tile::kDepth);
   const int64_t tiles = args.layout.batch * args.row_tiles * args.depth_tiles;
   if (tiles > INT32_MAX) return Status("strassen_quantize: more than 2^31 tiles in the operand");
-  const auto kernel = strassen_quantize_kernel<Tile>;
+  const auto kernel = args.moduli <= kMaxNarrowModuli ? strassen_quantize_kernel<Tile, Narrow>
+                                                      : strassen_quantize_kernel<Tile, Wide>;
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes));
   kernel<<<static_cast<unsigned>(tiles), Tile::kThreads, Tile::kSharedBytes, stream>>>(args);
@@ -223,8 +211,8 @@ Status check_strassen(const char* stage, const Layout& layout, int moduli) {
     return Status(std::string(stage) + ": " + name + " is " + std::to_string(value) +
                   ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
   };
-  if (moduli < kMinModuli || moduli > kMaxStrassenModuli) {
-    return out_of_range("the number of moduli", moduli, kMinModuli, kMaxStrassenModuli);
+  if (moduli < kMinModuli || moduli > kMaxModuli) {
+    return out_of_range("the number of moduli", moduli, kMinModuli, kMaxModuli);
   }
   if (layout.batch < 1 || layout.batch > INT32_MAX) {
     return out_of_range("batch", layout.batch, 1, INT32_MAX);
@@ -250,7 +238,12 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
   args.half_rows = strassen_half(layout.rows);
   args.half_k = strassen_half(layout.k);
   args.depth = strassen_depth(layout.k);
-  args.steps = side == StrassenSide::kLhs ? kLhsSteps : kRhsSteps;
+  args.side = side;
+  const int64_t product_lines = moduli * args.half_rows * args.depth / kLineBytes;
+  if (product_lines > UINT32_MAX / kStrassenProducts) {
+    return Status("strassen_quantize: more than 2^39 bytes of residues of one batch element");
+  }
+  args.product_lines = static_cast<uint32_t>(product_lines);
   const bool contiguous = layout.stride_k == 1 || layout.k == 1;
   return contiguous ? launch<ContiguousTile>(args, stream) : launch<StridedTile>(args, stream);
 }
