@@ -99,6 +99,9 @@ static void check_integer(const Big& x) {
   for (int i = 0; i < N; ++i) pairs[i / 2] |= (v[i] & 255) << (8 * (i % 2) + (upper ? 16 : 0));
   for (uint32_t& pair : pairs) pair |= static_cast<uint32_t>(rng()) & (upper ? 0xffff : 0xffff0000);
   partial_crt<N>(pairs, upper, y);
+  if (rng() % 2) {  // sums of residues are up to five times p
+    for (int i = 0; i < N; ++i) y[i / 3] += rng() % 5 * kModuli[i].p * kCrt<N>.multiplier[i];
+  }
   const Limbs<L> found = reconstruct<N>(y), expected = twos_complement<L>(x);
   for (int l = 0; l < L; ++l)
     CHECK(found.at[l] == expected.at[l], "N %d limb %d: %08x expected %08x", N, l, found.at[l],
