@@ -22,7 +22,8 @@ STAGES = (
     "planes", "magnitude", "certify", "certify_fine",
     "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
 )  # fmt: skip
-CUDA_STAGES = (*STAGES, "strassen_quantize", "strassen_combine")
+_STRASSEN_STAGES = ("strassen_quantize", "strassen_combine")
+CUDA_STAGES = (*STAGES, *_STRASSEN_STAGES, *(f"complex_{stage}" for stage in _STRASSEN_STAGES))
 
 Version = tuple[int, ...]
 

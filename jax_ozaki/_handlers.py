@@ -109,26 +109,25 @@ class CudaHandlers(Handlers):
     def gains_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int, budget: int) -> bool:
         """Whether one level of Strassen-Winograd is faster, and its quarters fit the workspace."""
         extents = lhs.rows, rhs.rows, lhs.k
-        workspace = workspace_size(moduli, _STRASSEN_PRODUCTS * lhs.batch, *map(_half, extents))
-        if lhs.field is not REAL or workspace > budget:
-            return False
+        planes = lhs.field.parts * moduli
+        workspace = workspace_size(planes, _STRASSEN_PRODUCTS * lhs.batch, *map(_half, extents))
         # Measured on an H200.
         smallest = {"auto": 8192, "never": math.inf, "always": 2}
-        return min(extents) >= smallest[self._strassen]
+        return workspace <= budget and min(extents) >= smallest[self._strassen]
 
     def multiply_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         """The product by seven products of quarters instead of eight, exact modulo every p: the same bits."""
 
         def quantize(operand: Operand, side: int) -> tuple[Array, Array]:
             scale, _ = self.stats(operand, moduli)
-            shape = (operand.batch, _STRASSEN_PRODUCTS, moduli, _half(operand.rows), _strassen_depth(operand.k))
-            residues = self._call(
-                "strassen_quantize", _type(shape, jnp.uint8), operand.array, scale, side=side, **layout(operand)
-            )
+            planes = operand.field.parts * moduli
+            shape = (operand.batch, _STRASSEN_PRODUCTS, planes, _half(operand.rows), _strassen_depth(operand.k))
+            stage = operand.field.prefix + "strassen_quantize"
+            residues = self._call(stage, _type(shape, jnp.uint8), operand.array, scale, side=side, **layout(operand))
             return lax.reshape(residues, (operand.batch * _STRASSEN_PRODUCTS, *shape[2:])), scale
 
         (lhs_residues, lhs_scale), (rhs_residues, rhs_scale) = quantize(lhs, 0), quantize(rhs, 1)
-        v = self.grouped_mma(lhs_residues, rhs_residues, summand=True)
+        v = self.grouped_mma(lhs_residues, rhs_residues, field=lhs.field, summand=True)
         v = lax.reshape(v, (lhs.batch, _STRASSEN_PRODUCTS, *v.shape[1:]))
         return self.combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli, stage="strassen_combine")
 

@@ -167,19 +167,30 @@ inline Checks check_complex_grouped_mma(const U8& lhs, const U8& rhs, const U8& 
   return checks;
 }
 
-inline Checks check_complex_combine(const U8& v, const S32& scale_a, const S32& scale_b,
+// All of a combine stage but v.
+inline Checks check_complex_combine(const char* target, const S32& scale_a, const S32& scale_b,
                                     const C128& a, const C128& b, const C128& c,
                                     const CombineAttributes& attributes) {
   const CombineLayouts layouts = combine_layouts(c, attributes);
   const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
-  Checks checks(kComplexCombineTarget);
+  Checks checks(target);
   checks.rank("c", c.dimensions(), 3);
   check_complex_moduli(checks, attributes.moduli);
-  checks.shape("v", v.dimensions(), {batch, 2 * attributes.moduli, m, padded(n)});
   checks.shape("scale_a", scale_a.dimensions(), {batch, m});
   checks.shape("scale_b", scale_b.dimensions(), {batch, n});
   checks.layout("a", layouts.a, a.element_count());
   checks.layout("b", layouts.b, b.element_count());
+  return checks;
+}
+
+inline Checks check_complex_combine(const U8& v, const S32& scale_a, const S32& scale_b,
+                                    const C128& a, const C128& b, const C128& c,
+                                    const CombineAttributes& attributes) {
+  Checks checks =
+      check_complex_combine(kComplexCombineTarget, scale_a, scale_b, a, b, c, attributes);
+  const CombineLayouts layouts = combine_layouts(c, attributes);
+  checks.shape("v", v.dimensions(),
+               {layouts.a.batch, 2 * attributes.moduli, layouts.a.rows, padded(layouts.b.rows)});
   return checks;
 }
 

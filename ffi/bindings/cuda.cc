@@ -86,7 +86,7 @@ ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v)
 
 using LaunchCombine = Status(const Combine&, int moduli, const Device&, cudaStream_t);
 
-// A combine stage, v checked by check(checks, a's layout, b's layout).
+// A combine stage, v checked by check(checks, layouts).
 template <typename CheckV>
 ffi::Error enqueue_combine(const char* target, LaunchCombine* launch, cudaStream_t stream,
                            const V& v, const S32& scale_a, const S32& scale_b, const F64& a,
@@ -94,7 +94,7 @@ ffi::Error enqueue_combine(const char* target, LaunchCombine* launch, cudaStream
                            const CheckV& check) {
   Checks checks = check_combine(target, scale_a, scale_b, a, b, c, attributes);
   const CombineLayouts layouts = combine_layouts(c, attributes);
-  check(checks, layouts.a, layouts.b);
+  check(checks, layouts);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
   return enqueue(checks, [&](const Device& device) {
@@ -106,52 +106,12 @@ ffi::Error enqueue_combine(const char* target, LaunchCombine* launch, cudaStream
 
 ffi::Error combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
                            Result<F64> c, CombineAttributes attributes) {
-  const auto check = [&](Checks& checks, const Layout& rows, const Layout& columns) {
-    check_v(checks, v, VTypes::kBytesAndWords, rows.batch, attributes.moduli, rows.rows,
-            columns.rows);
+  const auto check = [&](Checks& checks, const CombineLayouts& layouts) {
+    check_v(checks, v, VTypes::kBytesAndWords, layouts.a.batch, attributes.moduli, layouts.a.rows,
+            layouts.b.rows);
   };
   return enqueue_combine(kCombineTarget, launch_combine, stream, v, scale_a, scale_b, a, b, *c,
                          attributes, check);
-}
-
-// ---- One level of Strassen-Winograd, which only this platform has -------------------------------
-
-constexpr char kStrassenQuantizeTarget[] = "jax_ozaki.strassen_quantize.v1";
-constexpr char kStrassenCombineTarget[] = "jax_ozaki.strassen_combine.v1";
-
-// (x, scale) -> residues uint8 [batch, 7, moduli, rows / 2, k / 2], both rounded up and k padded
-ffi::Error strassen_quantize_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> residues,
-                                     StrassenAttributes attributes) {
-  const Layout& layout = attributes.layout;
-  const int64_t moduli = Checks::dimension(residues->dimensions(), 2);
-  Checks checks(kStrassenQuantizeTarget);
-  checks.layout("x", layout, x.element_count());
-  checks.require(attributes.side == 0 || attributes.side == 1,
-                 "side is " + std::to_string(attributes.side) + ", neither 0 (lhs) nor 1 (rhs)");
-  checks.shape("scale", scale.dimensions(), {layout.batch, layout.rows});
-  checks.rank("residues", residues->dimensions(), 5);
-  checks.shape("residues", residues->dimensions(),
-               {layout.batch, kStrassenProducts, moduli, strassen_half(layout.rows),
-                strassen_depth(layout.k)});
-  check_limits(checks, "x", layout);
-  return enqueue(checks, [&](const Device& device) {
-    return launch_strassen_quantize(
-        x.typed_data(), layout, attributes.side == 0 ? StrassenSide::kLhs : StrassenSide::kRhs,
-        static_cast<int>(moduli), scale.typed_data(), residues->typed_data(), device, stream);
-  });
-}
-
-// As combine, from v of the seven products.
-ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a,
-                                    F64 b, Result<F64> c, CombineAttributes attributes) {
-  const auto check = [&](Checks& checks, const Layout& rows, const Layout& columns) {
-    checks.require(v.element_type() == ffi::U8, "v is not uint8");
-    checks.shape("v", v.dimensions(),
-                 {rows.batch, kStrassenProducts, attributes.moduli, strassen_half(rows.rows),
-                  padded(strassen_half(columns.rows))});
-  };
-  return enqueue_combine(kStrassenCombineTarget, launch_strassen_combine, stream, v, scale_a,
-                         scale_b, a, b, *c, attributes, check);
 }
 
 // ---- Complex products ---------------------------------------------------------------------------
@@ -218,6 +178,86 @@ ffi::Error complex_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 s
   });
 }
 
+// ---- One level of Strassen-Winograd, which only this platform has -------------------------------
+
+constexpr char kStrassenQuantizeTarget[] = "jax_ozaki.strassen_quantize.v1";
+constexpr char kStrassenCombineTarget[] = "jax_ozaki.strassen_combine.v1";
+constexpr char kComplexStrassenQuantizeTarget[] = "jax_ozaki.complex_strassen_quantize.v1";
+constexpr char kComplexStrassenCombineTarget[] = "jax_ozaki.complex_strassen_combine.v1";
+
+// (x, scale) -> residues uint8 [batch, 7, parts moduli, rows / 2, k / 2], both rounded up and k
+// padded; `layout` counts elements.
+ffi::Error enqueue_strassen_quantize(Checks checks, int parts, const double* x, const S32& scale,
+                                     U8& residues, const StrassenAttributes& attributes,
+                                     cudaStream_t stream) {
+  const Layout& layout = attributes.layout;
+  const int64_t planes = Checks::dimension(residues.dimensions(), 2);
+  checks.require(attributes.side == 0 || attributes.side == 1,
+                 "side is " + std::to_string(attributes.side) + ", neither 0 (lhs) nor 1 (rhs)");
+  checks.shape("scale", scale.dimensions(), {layout.batch, layout.rows});
+  checks.rank("residues", residues.dimensions(), 5);
+  checks.shape("residues", residues.dimensions(),
+               {layout.batch, kStrassenProducts, planes / parts * parts, strassen_half(layout.rows),
+                strassen_depth(layout.k)});
+  const Layout of_parts = parts == 2 ? layout_of_parts(layout) : layout;
+  check_limits(checks, "x", of_parts);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_strassen_quantize(x, of_parts,
+                                    attributes.side == 0 ? StrassenSide::kLhs : StrassenSide::kRhs,
+                                    static_cast<int>(planes / parts), scale.typed_data(),
+                                    residues.typed_data(), device, stream);
+  });
+}
+
+ffi::Error strassen_quantize_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> residues,
+                                     StrassenAttributes attributes) {
+  Checks checks(kStrassenQuantizeTarget);
+  checks.layout("x", attributes.layout, x.element_count());
+  return enqueue_strassen_quantize(checks, 1, x.typed_data(), scale, *residues, attributes, stream);
+}
+
+ffi::Error complex_strassen_quantize_handler(cudaStream_t stream, C128 x, S32 scale,
+                                             Result<U8> residues, StrassenAttributes attributes) {
+  Checks checks(kComplexStrassenQuantizeTarget);
+  checks.layout("x", attributes.layout, x.element_count());
+  return enqueue_strassen_quantize(checks, 2, parts_of(x), scale, *residues, attributes, stream);
+}
+
+void check_strassen_v(Checks& checks, const V& v, int64_t planes, const CombineLayouts& layouts) {
+  checks.require(v.element_type() == ffi::U8, "v is not uint8");
+  checks.shape("v", v.dimensions(),
+               {layouts.a.batch, kStrassenProducts, planes, strassen_half(layouts.a.rows),
+                padded(strassen_half(layouts.b.rows))});
+}
+
+// As combine, from v of the seven products.
+ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a,
+                                    F64 b, Result<F64> c, CombineAttributes attributes) {
+  const auto check = [&](Checks& checks, const CombineLayouts& layouts) {
+    check_strassen_v(checks, v, attributes.moduli, layouts);
+  };
+  return enqueue_combine(kStrassenCombineTarget, launch_strassen_combine, stream, v, scale_a,
+                         scale_b, a, b, *c, attributes, check);
+}
+
+ffi::Error complex_strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b,
+                                            C128 a, C128 b, Result<C128> c,
+                                            CombineAttributes attributes) {
+  const CombineLayouts layouts = combine_layouts(*c, attributes);
+  const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
+  Checks checks =
+      check_complex_combine(kComplexStrassenCombineTarget, scale_a, scale_b, a, b, *c, attributes);
+  check_strassen_v(checks, v, 2 * attributes.moduli, layouts);
+  check_limits(checks, "a", a_parts);
+  check_limits(checks, "b", b_parts);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_strassen_combine(
+        {v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(), parts_of(c),
+         parts_of(a), parts_of(b), a_parts, b_parts},
+        static_cast<int>(attributes.moduli), device, stream);
+  });
+}
+
 XLA_FFI_DEFINE_HANDLER(kStats, stats_handler, bind_stats<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kQuantize, quantize_handler, bind_quantize<Stream>(),
@@ -228,13 +268,6 @@ XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<Stream
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(
-    kStrassenQuantize, strassen_quantize_handler,
-    ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Arg<S32>().Ret<U8>().Attrs<StrassenAttributes>(),
-    {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kStrassenCombine, strassen_combine_handler, bind_combine<Stream>(),
-                       {ffi::Traits::kCmdBufferCompatible});
-
 XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, bind_complex_stats<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler, bind_complex_quantize<Stream>(),
@@ -246,10 +279,46 @@ XLA_FFI_DEFINE_HANDLER(kComplexGroupedMma, complex_grouped_mma_handler,
 XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler, bind_complex_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 
+// (x, scale) -> residues
+template <typename X>
+auto bind_strassen_quantize() {
+  return ffi::Ffi::Bind()
+      .Ctx<Stream>()
+      .template Arg<X>()
+      .template Arg<S32>()
+      .template Ret<U8>()
+      .template Attrs<StrassenAttributes>();
+}
+
+// (v, scale_a, scale_b, a, b) -> c
+template <typename X>
+auto bind_strassen_combine() {
+  return ffi::Ffi::Bind()
+      .Ctx<Stream>()
+      .template Arg<V>()
+      .template Arg<S32>()
+      .template Arg<S32>()
+      .template Arg<X>()
+      .template Arg<X>()
+      .template Ret<X>()
+      .template Attrs<CombineAttributes>();
+}
+
+XLA_FFI_DEFINE_HANDLER(kStrassenQuantize, strassen_quantize_handler, bind_strassen_quantize<F64>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kStrassenCombine, strassen_combine_handler, bind_strassen_combine<F64>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexStrassenQuantize, complex_strassen_quantize_handler,
+                       bind_strassen_quantize<C128>(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexStrassenCombine, complex_strassen_combine_handler,
+                       bind_strassen_combine<C128>(), {ffi::Traits::kCmdBufferCompatible});
+
 nb::dict all_registrations() {
   nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});
   add_handler(capsules, kStrassenQuantizeTarget, kStrassenQuantize);
   add_handler(capsules, kStrassenCombineTarget, kStrassenCombine);
+  add_handler(capsules, kComplexStrassenQuantizeTarget, kComplexStrassenQuantize);
+  add_handler(capsules, kComplexStrassenCombineTarget, kComplexStrassenCombine);
   add_complex_handlers(capsules, {kComplexStats, kComplexQuantize, kComplexResidues,
                                   kComplexGroupedMma, kComplexCombine});
   add_ladder(capsules, ladder_handlers());

@@ -70,6 +70,12 @@ OZAKI_HD uint32_t imaginary_residue_float(uint32_t pair, const Modulus& m,
   return mod_p_float(dot4(pair, unit.roots, m.float_zero), m);
 }
 
+// The same from sums of residues in the halves of `pair`, v+ in the lower one: below 2^11 each.
+OZAKI_HD uint32_t imaginary_residue_float_of_sums(uint32_t pair, const Modulus& m,
+                                                  const ImaginaryUnit& unit) {
+  return mod_p_float(dot2(pair, unit.roots, false, m.float_zero), m);
+}
+
 // What the products of one output with non-finite rows or columns add up to, part by part.
 struct ComplexSpecialSum {
   SpecialSum re, im;

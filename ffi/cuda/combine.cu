@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "combine.h"
-#include "common/classify.h"
 #include "common/crt.h"
 #include "common/scale.h"
 #include "pair_bytes.cuh"
+#include "special_outputs.cuh"
 
 namespace ozaki {
 namespace {
@@ -81,7 +81,6 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
                                                 int64_t i, int64_t column) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int32_t scale_a = args.scale_a[batch * m + i];
-  const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
   for (int64_t j = column; j < min(column + V::kColumns, n); ++j) {
     const int32_t scale_b = args.scale_b[batch * n + j];
     uint64_t bits = kNaNBits;
@@ -92,13 +91,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
           m * np, y);
       bits = round_to_float64(reconstruct<V::kModuli>(y), scale_a + scale_b);
     } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
-      const uint64_t* b =
-          reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
-      SpecialSum sum;
-      for (int64_t h = 0; h < args.a_layout.k; ++h) {
-        sum.add(a[h * args.a_layout.stride_k], b[h * args.b_layout.stride_k]);
-      }
-      bits = sum.bits();
+      bits = special_output(args, batch, i, j);
     }
     reinterpret_cast<uint64_t*>(args.c)[(batch * m + i) * n + j] = bits;
   }

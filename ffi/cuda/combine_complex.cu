@@ -5,6 +5,7 @@
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
+#include "special_outputs.cuh"
 
 namespace ozaki {
 namespace {
@@ -73,16 +74,7 @@ __device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int6
       bits = {round_to_float64(reconstruct<N, ModulusSet::kComplex>(re), scale),
               round_to_float64(reconstruct<N, ModulusSet::kComplex>(im), scale)};
     } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
-      ComplexSpecialSum sum;
-      for (int64_t h = 0; h < args.a_layout.k; h += 2) {
-        uint64_t x[2], y[2];
-        for (int part = 0; part < 2; ++part) {
-          x[part] = load_bits(args.a + args.a_layout.offset(batch, i, h + part));
-          y[part] = load_bits(args.b + args.b_layout.offset(batch, j, h + part));
-        }
-        sum.add(x, y);
-      }
-      bits = {sum.re.bits(), sum.im.bits()};
+      bits = complex_special_output(args, batch, i, j);
     }
     reinterpret_cast<ulonglong2*>(args.c)[(batch * m + i) * n + j] = bits;
   }

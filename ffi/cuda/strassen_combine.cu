@@ -1,10 +1,12 @@
+#include <type_traits>
 #include <utility>
 
-#include "common/classify.h"
+#include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
+#include "special_outputs.cuh"
 #include "strassen.h"
 
 namespace ozaki {
@@ -12,69 +14,135 @@ namespace {
 
 constexpr int kWarps = 2, kThreads = 32 * kWarps;
 constexpr int kMinBlocks = 8;
-constexpr int kColumns = 4;            // of a lane: one word a product and modulus
-constexpr int kWidth = 32 * kColumns;  // of a warp, which takes this part of a row of all quarters
-constexpr int kQuarters = 4;           // of C, 2 * (lower) + (right)
+constexpr int kQuarters = 4;  // of C, 2 * (lower) + (right)
+constexpr int kParts = 4;     // float64s of a quarter's row that a lane takes, neighbours
 
-// A quarter of C is at most five times p: so are its y_g, and S of theirs.
-static_assert(5 * kMaxModuli < kQuotientLimit, "the quotient would not hold S");
+// A residue of C is at most five times p, and that of a complex number's real part the sum of two:
+// so are the y_g, and S of theirs.
+static_assert(5 * kMaxModuli < kQuotientLimit && 10 * kMaxComplexModuli < kQuotientLimit);
 
 struct Grid {
   int64_t half_m, half_n, np;
   uint32_t column_blocks;  // warps a row
 };
 
-// The output (i, j) where it is no ordinary number: that of a row or a column with non-finite
-// elements, or one that round_to_normal leaves.
-template <int N>
+// Residues modulo p of C, two columns in the halves of a word, from those of the products.
+__device__ __forceinline__ void sum_products(const uint32_t (&product)[kStrassenProducts],
+                                             uint32_t p, uint32_t (&c)[kQuarters]) {
+  const uint32_t both = p << 16 | p;
+  const uint32_t u = product[0] - product[2] + 2 * both;
+  c[0] = product[0] - product[1] + both;
+  c[1] = u + product[6] - product[4];
+  c[2] = u + product[5] - product[3];
+  c[3] = u + product[5] + product[6];
+}
+
+// Adds two columns' multiples to y. The first one's is that of the whole word:
+// take_off_upper_halves corrects that at the end.
+__device__ __forceinline__ void add_halves(uint32_t x, uint32_t multiplier, uint32_t& first,
+                                           uint32_t& second) {
+  first += x * multiplier;
+  second += (x >> 16) * multiplier;
+}
+
+// Real products: a lane has four columns, a word of a product and modulus.
+struct Real {
+  static constexpr ModulusSet kSet = ModulusSet::kReal;
+  static constexpr int kRoots = 1, kMaxCount = kMaxModuli;
+  using Word = uint32_t;
+
+  // Adds the modulus of index z to the y_g of a lane's outputs.
+  template <int N>
+  static __device__ __forceinline__ void add_modulus(const Word (&word)[1][kStrassenProducts],
+                                                     int z, uint32_t (&y)[kQuarters][kParts]) {
+    constexpr auto moduli = kModuli;
+    constexpr Crt<N> crt = kCrt<N>;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      uint32_t product[kStrassenProducts], c[kQuarters];
+#pragma unroll
+      for (int j = 0; j < kStrassenProducts; ++j) {
+        product[j] = __byte_perm(word[0][j], 0, e == 0 ? 0x4240 : 0x4341);
+      }
+      sum_products(product, moduli[z].p, c);
+#pragma unroll
+      for (int q = 0; q < kQuarters; ++q) {
+        add_halves(c[q], crt.multiplier[z], y[q][e], y[q][e + 2]);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void take_off_upper_halves(uint32_t (&y)[kParts]) {
+    y[0] -= y[2] << 16;
+    y[1] -= y[3] << 16;
+  }
+
+  static __device__ __forceinline__ uint64_t special(const Combine& args, int64_t batch, int64_t i,
+                                                     int64_t j, int) {
+    return special_output(args, batch, i, j);
+  }
+};
+
+// Complex products: a lane has both parts of two columns, a half word of a product, root and
+// modulus.
+struct Complex {
+  static constexpr ModulusSet kSet = ModulusSet::kComplex;
+  static constexpr int kRoots = 2, kMaxCount = kMaxComplexModuli;
+  using Word = uint16_t;
+
+  template <int N>
+  static __device__ __forceinline__ void add_modulus(const Word (&word)[2][kStrassenProducts],
+                                                     int z, uint32_t (&y)[kQuarters][kParts]) {
+    constexpr auto moduli = kComplexModuli;
+    constexpr auto units = kImaginaryUnits;
+    constexpr Crt<N> crt = kComplexCrt<N>;
+    uint32_t c[2][kQuarters];
+#pragma unroll
+    for (int root = 0; root < 2; ++root) {
+      uint32_t product[kStrassenProducts];
+#pragma unroll
+      for (int j = 0; j < kStrassenProducts; ++j) {
+        product[j] = __byte_perm(word[root][j], 0, 0x4140);
+      }
+      sum_products(product, moduli[z].p, c[root]);
+    }
+#pragma unroll
+    for (int q = 0; q < kQuarters; ++q) {
+      add_halves(c[0][q] + c[1][q], crt.multiplier[z], y[q][0], y[q][2]);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const uint32_t pair = __byte_perm(c[0][q], c[1][q], e == 0 ? 0x5410 : 0x7632);
+        y[q][2 * e + 1] +=
+            imaginary_residue_float_of_sums(pair, moduli[z], units[z]) * crt.multiplier[z];
+        y[q][2 * e + 1] -= moduli[z].upper_bytes * crt.multiplier[z];
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void take_off_upper_halves(uint32_t (&y)[kParts]) {
+    y[0] -= y[2] << 16;
+  }
+
+  static __device__ __forceinline__ uint64_t special(const Combine& args, int64_t batch, int64_t i,
+                                                     int64_t j, int part) {
+    const ulonglong2 parts = complex_special_output(args, batch, i, j);
+    return part == 0 ? parts.x : parts.y;
+  }
+};
+
+// A part of the output (i, j) where it is no ordinary number: that of a row or a column with
+// non-finite elements, or one that round_to_normal leaves.
+template <int N, typename Field>
 __device__ __noinline__ uint64_t rare_output(const Combine& args, int64_t batch, int64_t i,
-                                             int64_t j, const uint32_t (&y)[Crt<N>::kGroups]) {
+                                             int64_t j, int part,
+                                             const uint32_t (&y)[Crt<N>::kGroups]) {
   const int32_t scale_a = args.scale_a[batch * args.a_layout.rows + i];
   const int32_t scale_b = args.scale_b[batch * args.b_layout.rows + j];
   if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
-    return round_to_float64(reconstruct<N>(y), scale_a + scale_b);
+    return round_to_float64(reconstruct<N, Field::kSet>(y), scale_a + scale_b);
   }
   if (scale_a == kScaleNaN || scale_b == kScaleNaN) return kNaNBits;
-  const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
-  const uint64_t* b = reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
-  SpecialSum sum;
-  for (int64_t h = 0; h < args.a_layout.k; ++h) {
-    sum.add(a[h * args.a_layout.stride_k], b[h * args.b_layout.stride_k]);
-  }
-  return sum.bits();
-}
-
-// Adds the modulus p to the partial sums y_g of the four quarters. The words hold its residues of
-// kColumns columns, one word a product. Columns e and e + 2 are added up in the halves of a word,
-// and the whole word is multiplied for column e: take_off_upper_halves corrects that at the end.
-__device__ __forceinline__ void add_modulus(const uint32_t (&word)[kStrassenProducts], uint32_t p,
-                                            uint32_t multiplier,
-                                            uint32_t (&y)[kQuarters][kColumns]) {
-  const uint32_t both = p << 16 | p;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    uint32_t q[kStrassenProducts];
-#pragma unroll
-    for (int j = 0; j < kStrassenProducts; ++j) {
-      q[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
-    }
-    const uint32_t u = q[0] - q[2] + 2 * both;
-    const uint32_t c[kQuarters] = {q[0] - q[1] + both, u + q[6] - q[4], u + q[5] - q[3],
-                                   u + q[5] + q[6]};
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) {
-      y[i][e] += c[i] * multiplier;
-      y[i][e + 2] += (c[i] >> 16) * multiplier;
-    }
-  }
-}
-
-__device__ __forceinline__ void take_off_upper_halves(uint32_t (&y)[kQuarters][kColumns]) {
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) y[q][e] -= y[q][e + 2] << 16;
-  }
+  return Field::special(args, batch, i, j, part);
 }
 
 template <typename Step, int... kIndices>
@@ -82,20 +150,23 @@ __device__ __forceinline__ void for_each_group(Step step, std::integer_sequence<
   (step(std::integral_constant<int, kIndices>()), ...);
 }
 
-// What a warp keeps of a group of moduli: the words of the products, then the sums y_g they become.
+// What a warp keeps of a group of moduli: the residues of the products, then the sums y_g they
+// become.
+template <typename Field>
 union GroupBuffer {
-  uint32_t word[3][kStrassenProducts][32];
-  uint32_t y[kQuarters][kWidth];
+  typename Field::Word word[3][Field::kRoots][kStrassenProducts][32];
+  uint4 y[kQuarters][32];
 };
 
-template <int N>
+// A warp takes a part of a row of all quarters.
+template <int N, typename Field>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     strassen_combine_kernel(const __grid_constant__ Combine args, const Grid grid) {
-  constexpr int kGroups = Crt<N>::kGroups;
-  constexpr Crt<N> crt = kCrt<N>;
-  constexpr auto moduli = kModuli;
-  __shared__ __align__(16) GroupBuffer buffers[kWarps][kGroups];
-  GroupBuffer(&group)[kGroups] = buffers[threadIdx.x / 32];
+  constexpr int kGroups = Crt<N>::kGroups, kRoots = Field::kRoots;
+  constexpr int kColumns = kParts / kRoots;  // of a lane
+  constexpr int kWidth = 32 * kColumns;      // of a warp
+  __shared__ __align__(16) GroupBuffer<Field> buffers[kWarps][kGroups];
+  GroupBuffer<Field>(&group)[kGroups] = buffers[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
 
   const uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -106,50 +177,57 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const uint32_t upper_row = row - batch * static_cast<uint32_t>(grid.half_m);
   if (batch >= args.a_layout.batch) return;
 
-  // All residues are requested at once. Eight lanes copy the 128 bytes of a product and modulus,
-  // lanes 8 i to 8 i + 7 those of the products i and i + 4.
+  // All residues are requested at once. kCopyLanes lanes copy the kWidth bytes of a product, root
+  // and modulus; the others at the same time those of the next products.
+  constexpr int kCopyLanes = kWidth / 16, kRuns = kRoots * kStrassenProducts;
   const int64_t plane = grid.half_m * grid.np;
-  const int64_t column = first_column + lane % 8 * 16;
+  const int64_t column = first_column + lane % kCopyLanes * 16;
   const uint8_t* const v = static_cast<const uint8_t*>(args.v) +
-                           (int64_t{batch} * kStrassenProducts + lane / 8) * N * plane +
-                           upper_row * grid.np + column;
+                           int64_t{batch} * kRuns * N * plane + upper_row * grid.np + column;
 #pragma unroll
   for (int z = 0; z < N; ++z) {
 #pragma unroll
-    for (int j = 0; j < kStrassenProducts; j += 4) {
-      if (const int product = j + lane / 8; product < kStrassenProducts) {
-        ptx::cp_async_16(ptx::shared_address(&group[z / 3].word[z % 3][product][lane % 8 * 4]),
-                         v + (j * N + z) * plane, column < grid.np);
+    for (int first = 0; first < kRuns; first += 32 / kCopyLanes) {
+      if (const int run = first + lane / kCopyLanes; run < kRuns) {
+        const int root = run / kStrassenProducts, product = run % kStrassenProducts;
+        ptx::cp_async_16(
+            ptx::shared_address(
+                &group[z / 3].word[z % 3][root][product][lane % kCopyLanes * (32 / kCopyLanes)]),
+            v + (int64_t{product * kRoots + root} * N + z) * plane, column < grid.np);
       }
     }
     if (z % 3 == 2 || z == N - 1) ptx::cp_async_commit();
   }
 
-  // A lane turns four columns of a group into partial sums of the four quarters.
+  // A lane turns its columns of a group into partial sums of the four quarters.
   for_each_group(
       [&](auto index) {
         constexpr int g = decltype(index)::value;
         ptx::cp_async_wait<kGroups - 1 - g>();
         __syncwarp();
-        uint32_t y[kQuarters][kColumns] = {};
+        uint32_t y[kQuarters][kParts] = {};
 #pragma unroll
         for (int z = 3 * g; z < min(3 * g + 3, N); ++z) {
-          uint32_t word[kStrassenProducts];
+          typename Field::Word word[kRoots][kStrassenProducts];
 #pragma unroll
-          for (int j = 0; j < kStrassenProducts; ++j) word[j] = group[g].word[z % 3][j][lane];
-          add_modulus(word, moduli[z].p, crt.multiplier[z], y);
+          for (int root = 0; root < kRoots; ++root) {
+#pragma unroll
+            for (int j = 0; j < kStrassenProducts; ++j) {
+              word[root][j] = group[g].word[z % 3][root][j][lane];
+            }
+          }
+          Field::template add_modulus<N>(word, z, y);
         }
-        take_off_upper_halves(y);
         __syncwarp();
 #pragma unroll
         for (int q = 0; q < kQuarters; ++q) {
-          *reinterpret_cast<uint4*>(&group[g].y[q][lane * kColumns]) =
-              make_uint4(y[q][0], y[q][1], y[q][2], y[q][3]);
+          Field::take_off_upper_halves(y[q]);
+          group[g].y[q][lane] = make_uint4(y[q][0], y[q][1], y[q][2], y[q][3]);
         }
       },
       std::make_integer_sequence<int, kGroups>());
 
-  // Its outputs, the four columns of a quarter at a time.
+  // Its outputs, those of a quarter at a time.
 #pragma unroll 1
   for (int q = 0; q < kQuarters; ++q) {
     const bool lower = q / 2 != 0, right = q % 2 != 0;
@@ -167,54 +245,72 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
 
     uint4 y_of[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      y_of[g] = *reinterpret_cast<const uint4*>(&group[g].y[q][lane * kColumns]);
-    }
-    const auto y_of_column = [&](int e, uint32_t (&y)[kGroups]) {
+    for (int g = 0; g < kGroups; ++g) y_of[g] = group[g].y[q][lane];
+    const auto y_of_part = [&](int e, uint32_t (&y)[kGroups]) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         y[g] = e == 0 ? y_of[g].x : e == 1 ? y_of[g].y : e == 2 ? y_of[g].z : y_of[g].w;
       }
     };
-    uint64_t c[kColumns];
+    uint64_t c[kParts];
     bool ordinary = !is_sentinel(scale_a);
 #pragma unroll
-    for (int e = 0; e < kColumns; ++e) {
+    for (int e = 0; e < kParts; ++e) {
       uint32_t y[kGroups];
-      y_of_column(e, y);
+      y_of_part(e, y);
+      const int32_t of_column = scale_b[e / kRoots];
       // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
-      const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e]);
-      ordinary &= round_to_normal(reconstruct<N>(y), scale, c[e]) && !is_sentinel(scale_b[e]);
+      const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + of_column);
+      ordinary &= round_to_normal(reconstruct<N, Field::kSet>(y), scale, c[e]);
+      ordinary &= !is_sentinel(of_column);
     }
     if (!ordinary) {
 #pragma unroll
-      for (int e = 0; e < kColumns; ++e) {
+      for (int e = 0; e < kParts; ++e) {
         uint32_t y[kGroups];
-        y_of_column(e, y);
-        if (e < count) c[e] = rare_output<N>(args, batch, i, j + e, y);
+        y_of_part(e, y);
+        if (e / kRoots < count) {
+          c[e] = rare_output<N, Field>(args, batch, i, j + e / kRoots, e % kRoots, y);
+        }
       }
     }
 
     unsigned long long* const target =
-        reinterpret_cast<unsigned long long*>(args.c) + (batch * m + i) * n + j;
+        reinterpret_cast<unsigned long long*>(args.c) + ((batch * m + i) * n + j) * kRoots;
     if (count == kColumns && reinterpret_cast<uintptr_t>(target) % 16 == 0) {
       __stcs(reinterpret_cast<ulonglong2*>(target), make_ulonglong2(c[0], c[1]));
       __stcs(reinterpret_cast<ulonglong2*>(target) + 1, make_ulonglong2(c[2], c[3]));
     } else {
 #pragma unroll
-      for (int e = 0; e < kColumns; ++e) {
-        if (e < count) __stcs(target + e, c[e]);
+      for (int e = 0; e < kParts; ++e) {
+        if (e / kRoots < count) __stcs(target + e, c[e]);
       }
     }
   }
 }
 
-using CombineKernel = void (*)(Combine, Grid);
+template <typename Field, int... kOffsets>
+Status launch(const Combine& combine, int moduli, cudaStream_t stream,
+              std::integer_sequence<int, kOffsets...>) {
+  static constexpr void (*kKernels[])(
+      Combine, Grid) = {strassen_combine_kernel<kMinModuli + kOffsets, Field>...};
+  constexpr int kWidth = 32 * kParts / Field::kRoots;
+  Grid grid;
+  grid.half_m = strassen_half(combine.a_layout.rows);
+  grid.half_n = strassen_half(combine.b_layout.rows);
+  grid.np = padded(grid.half_n);
+  grid.column_blocks = static_cast<uint32_t>((grid.half_n + kWidth - 1) / kWidth);
+  const int64_t warps = combine.a_layout.batch * grid.half_m * grid.column_blocks;
+  if (warps > INT32_MAX) return Status("strassen_combine: more than 2^31 warps for the result");
+  const unsigned blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
+  kKernels[moduli - kMinModuli]<<<blocks, kThreads, 0, stream>>>(combine, grid);
+  return launch_status("strassen_combine_kernel");
+}
 
-template <int... kOffsets>
-CombineKernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
-  static constexpr CombineKernel kKernels[] = {strassen_combine_kernel<kMinModuli + kOffsets>...};
-  return kKernels[moduli - kMinModuli];
+template <typename Field>
+Status launch(const Combine& combine, int moduli, cudaStream_t stream) {
+  return launch<Field>(combine, moduli, stream,
+                       std::make_integer_sequence<int, Field::kMaxCount - kMinModuli + 1>());
 }
 
 }  // namespace
@@ -226,19 +322,8 @@ Status launch_strassen_combine(const Combine& combine, int moduli, const Device&
   if (combine.kind != MmaOutput::kResidues) {
     return Status("strassen_combine: needs the residues of the products, not their partial CRT");
   }
-  Grid grid;
-  grid.half_m = strassen_half(combine.a_layout.rows);
-  grid.half_n = strassen_half(combine.b_layout.rows);
-  grid.np = padded(grid.half_n);
-  grid.column_blocks = static_cast<uint32_t>((grid.half_n + kWidth - 1) / kWidth);
-  const int64_t warps = combine.a_layout.batch * grid.half_m * grid.column_blocks;
-  if (warps > INT32_MAX) return Status("strassen_combine: more than 2^31 warps for the result");
-  const unsigned blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
-
-  const auto kernel =
-      kernel_for(moduli, std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>());
-  kernel<<<blocks, kThreads, 0, stream>>>(combine, grid);
-  return launch_status("strassen_combine_kernel");
+  return combine.a_layout.parts == 2 ? launch<Complex>(combine, moduli, stream)
+                                     : launch<Real>(combine, moduli, stream);
 }
 
 }  // namespace ozaki

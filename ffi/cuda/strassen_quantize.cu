@@ -1,5 +1,6 @@
 #include <string>
 
+#include "common/complex.h"
 #include "common/scale.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
@@ -15,26 +16,71 @@ enum Quarter : int { kUpperLeft, kUpperRight, kLowerLeft, kLowerRight, kQuarters
 
 constexpr int kQuad = 4;  // neighbours along k that a thread takes of every quarter
 
+// An element of a real row, and what it is modulo p: the low bytes of residues.
+template <typename Integer>
+struct Real {
+  static constexpr int kParts = 1, kMaxModuli = Integer::kMaxModuli;
+  Integer x;
+
+  Real() = default;
+  __device__ __forceinline__ Real(const uint64_t (&parts)[1], int32_t scale) : x(parts[0], scale) {}
+
+  OZAKI_HD static constexpr Modulus modulus(int index) { return kModuli[index]; }
+
+  template <int kIndex>
+  __device__ __forceinline__ void residues(uint32_t (&r)[1]) const {
+    constexpr Modulus m = kModuli[kIndex];
+    r[0] = m.p == 256 ? x.residue(m) & 255 : x.residue(m);
+  }
+};
+
+// An element of a complex row, and what it is by both roots of -1.
+template <typename Integer>
+struct Complex {
+  static constexpr int kParts = 2;
+  static constexpr int kMaxModuli =
+      std::is_same_v<Integer, Narrow> ? kMaxNarrowComplexModuli : kMaxComplexModuli;
+  Integer re, im;
+
+  Complex() = default;
+  __device__ __forceinline__ Complex(const uint64_t (&parts)[2], int32_t scale)
+      : re(parts[0], scale), im(parts[1], scale) {}
+
+  OZAKI_HD static constexpr Modulus modulus(int index) { return kComplexModuli[index]; }
+
+  template <int kIndex>
+  __device__ __forceinline__ void residues(uint32_t (&r)[2]) const {
+    constexpr Modulus m = kComplexModuli[kIndex];
+    constexpr ImaginaryUnit unit = kImaginaryUnits[kIndex];
+    const RootResidues both = root_residues_float(re.words, im.words, m, unit);
+    r[0] = both.plus, r[1] = both.minus;
+  }
+};
+
 // A CTA takes the same tile of all four quarters. Tiles follow each other along k for kGroup of
 // them, then down the rows: CTAs that run together read and write long runs.
-template <bool kContiguous_, int kRows_, int kDepth_, int kThreads_, int kGroup_>
+template <bool kContiguous_, int kParts_, int kRows_, int kDepth_, int kThreads_, int kGroup_>
 struct QuarterTile {
   static constexpr bool kContiguous = kContiguous_;  // along k; along the rows otherwise
+  static constexpr int kParts = kParts_;             // of an element
   static constexpr int kRows = kRows_, kDepth = kDepth_, kQuads = kDepth / kQuad;
   static constexpr int kThreads = kThreads_;
   static constexpr uint32_t kGroup = kGroup_;
   static_assert(kRows * kDepth % (kQuad * kThreads) == 0, "threads own whole quads");
 
-  // In shared memory element h of a row is at row * kPitch + (h % 4) * kPlane + h / 4. Four times
-  // an odd number between planes keeps the copies of consecutive h out of each other's banks, the
-  // odd pitch those of consecutive rows.
-  static constexpr int kPlane = kQuads + 4, kPitch = kQuad * kPlane + 1, kQuarter = kRows * kPitch;
+  // In shared memory part h of a row is at row * kPitch + (h % kUnit) * kPlane + h / kUnit. An odd
+  // multiple of 16 / kUnit between planes keeps the copies of consecutive h out of each other's
+  // banks, the odd pitch those of consecutive rows.
+  static constexpr int kUnit = kParts * kQuad, kPlane = kQuads + 16 / kUnit;
+  static constexpr int kPitch = kUnit * kPlane + 1, kQuarter = kRows * kPitch;
   static constexpr int kSharedBytes = kQuarters * kQuarter * sizeof(uint64_t);
-  static_assert(kPlane % 8 == 4, "bank conflicts");
+  static_assert(kQuads % 16 == 0, "bank conflicts");
 };
 
-using ContiguousTile = QuarterTile<true, 2, 512, 128, 1 << 20>;
-using StridedTile = QuarterTile<false, 16, 128, 256, 8>;
+template <int kParts>
+using ContiguousTile = QuarterTile<true, kParts, 2, 512 / kParts, 128, 1 << 20>;
+template <int kParts>
+using StridedTile = QuarterTile<false, kParts, 16 / kParts, 128, 256, 8>;
 
 struct Arguments {
   const uint64_t* x;  // bits of float64
@@ -53,21 +99,24 @@ template <typename Tile>
 __device__ __forceinline__ void load_quarter(const Arguments& args, int quarter, uint32_t b,
                                              int64_t first_row, int64_t first_k, uint64_t* tile) {
   const Layout& layout = args.layout;
+  constexpr int kParts = Tile::kParts;
   const bool lower = quarter >= kLowerLeft, right = quarter % 2 != 0;
   const int64_t row_end = lower ? layout.rows - args.half_rows : args.half_rows;
-  const int64_t k_end = right ? layout.k - args.half_k : args.half_k;
+  const int64_t k_end = right ? layout.k / kParts - args.half_k : args.half_k;
   const int64_t rows = row_end - first_row, depth = k_end - first_k;
   const uint64_t* source = args.x + layout.offset(b, first_row + (lower ? args.half_rows : 0),
-                                                  first_k + (right ? args.half_k : 0));
+                                                  kParts * (first_k + (right ? args.half_k : 0)));
 #pragma unroll
-  for (int i = 0; i < Tile::kRows * Tile::kDepth / Tile::kThreads; ++i) {
+  for (int i = 0; i < kParts * Tile::kRows * Tile::kDepth / Tile::kThreads; ++i) {
     const int index = i * Tile::kThreads + threadIdx.x;
-    const int row = Tile::kContiguous ? index / Tile::kDepth : index % Tile::kRows;
-    const int h = Tile::kContiguous ? index % Tile::kDepth : index / Tile::kRows;
-    uint64_t* place = tile + row * Tile::kPitch + (h % kQuad) * Tile::kPlane + h / kQuad;
+    const int part = index % kParts, element = index / kParts;
+    const int row = Tile::kContiguous ? element / Tile::kDepth : element % Tile::kRows;
+    const int h = Tile::kContiguous ? element % Tile::kDepth : element / Tile::kRows;
+    uint64_t* place =
+        tile + row * Tile::kPitch + (h % kQuad * kParts + part) * Tile::kPlane + h / kQuad;
     if (row < rows && h < depth) {
       ptx::cp_async_8(ptx::shared_address(place),
-                      source + row * layout.stride_r + h * layout.stride_k);
+                      source + row * layout.stride_r + h * layout.stride_k + part);
     } else {
       *place = 0;
     }
@@ -101,31 +150,17 @@ __device__ __forceinline__ QuadResidues subtract(const QuadResidues& x, const Qu
 }
 
 // Writes the residues modulo p of the quads of the seven sums.
-template <int kIndex, typename Integer>
-__device__ __forceinline__ void store_sums(const Integer (&x)[kQuarters][kQuad], uint8_t* target,
+template <uint32_t p, uint32_t kBeside>
+__device__ __forceinline__ void store_sums(const QuadResidues (&of)[kQuarters], uint8_t* target,
                                            uint32_t product_lines, StrassenSide side) {
-  constexpr Modulus m = kModuli[kIndex];
-  // mod_p_float leaves the same bits beside every residue: they are taken off last.
-  constexpr uint32_t kBeside = m.p == 256 ? 0 : m.upper_bytes * 0x10001u;
-  QuadResidues of[kQuarters];
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-    uint32_t r[kQuad];
-#pragma unroll
-    for (int e = 0; e < kQuad; ++e) {
-      r[e] = x[q][e].residue(m);
-      if (m.p == 256) r[e] &= 255;
-    }
-    of[q] = {r[0] + (r[2] << 16), r[1] + (r[3] << 16)};
-  }
   const auto store = [&](uint32_t product, const QuadResidues& r, uint32_t beside) {
     *reinterpret_cast<uint32_t*>(target + uint64_t{product_lines * product} * kLineBytes) =
         r.even + 256 * r.odd - 257 * beside;
   };
-  const QuadResidues z1 = subtract<m.p>(of[kLowerLeft], of[kUpperLeft], 0);
-  const QuadResidues z2 = subtract<m.p>(of[kLowerRight], z1, kBeside);
-  const QuadResidues z3 = subtract<m.p>(of[kUpperRight], z2, kBeside);
-  const QuadResidues z4 = subtract<m.p>(of[kLowerLeft], of[kLowerRight], 0);
+  const QuadResidues z1 = subtract<p>(of[kLowerLeft], of[kUpperLeft], 0);
+  const QuadResidues z2 = subtract<p>(of[kLowerRight], z1, kBeside);
+  const QuadResidues z3 = subtract<p>(of[kUpperRight], z2, kBeside);
+  const QuadResidues z4 = subtract<p>(of[kLowerLeft], of[kLowerRight], 0);
   const uint32_t rhs = side == StrassenSide::kRhs ? 1 : 0;
   store(0, of[kUpperLeft], kBeside);
   store(1, of[kUpperRight], kBeside);
@@ -136,10 +171,13 @@ __device__ __forceinline__ void store_sums(const Integer (&x)[kQuarters][kQuad],
   store(6 - rhs, z4, 0);
 }
 
-// 24 warps a multiprocessor, 16 where an element takes more registers.
-template <typename Tile, typename Integer>
-__global__ void __launch_bounds__(Tile::kThreads,
-                                  (sizeof(Integer) > 8 ? 512 : 768) / Tile::kThreads)
+// Warps of a multiprocessor: fewer where an element takes more registers.
+constexpr int warps_for(size_t element_bytes) {
+  return element_bytes <= 8 ? 24 : element_bytes <= 16 ? 16 : 8;
+}
+
+template <typename Tile, typename Element>
+__global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 32 / Tile::kThreads)
     strassen_quantize_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint64_t tiles[];  // [kQuarters][Tile::kQuarter]
 
@@ -160,14 +198,15 @@ __global__ void __launch_bounds__(Tile::kThreads,
   ptx::cp_async_wait<0>();
   __syncthreads();
 
-  const int64_t plane = args.half_rows * args.depth;
-  uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * args.moduli * plane;
+  constexpr int kParts = Element::kParts;
+  const int64_t plane = args.half_rows * args.depth, root = args.moduli * plane;
+  uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * kParts * root;
 #pragma unroll 1
   for (int index = threadIdx.x; index < Tile::kRows * Tile::kQuads; index += Tile::kThreads) {
     const int row_of_tile = index / Tile::kQuads, quad = index % Tile::kQuads;
     const int64_t row = first_row + row_of_tile, k = first_k + kQuad * quad;
     if (row >= args.half_rows || k >= args.depth) continue;
-    Integer x[kQuarters][kQuad];
+    Element x[kQuarters][kQuad];
 #pragma unroll
     for (int q = 0; q < kQuarters; ++q) {
       const int64_t r = row + (q >= kLowerLeft ? args.half_rows : 0);
@@ -176,32 +215,66 @@ __global__ void __launch_bounds__(Tile::kThreads,
       const uint64_t flip = args.side == StrassenSide::kLhs && q % 2 != 0 ? kSignBit : 0;
       const uint64_t* source = tiles + q * Tile::kQuarter + row_of_tile * Tile::kPitch + quad;
 #pragma unroll
-      for (int e = 0; e < kQuad; ++e) x[q][e] = Integer(source[e * Tile::kPlane] ^ flip, scale);
+      for (int e = 0; e < kQuad; ++e) {
+        uint64_t parts[kParts];
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) parts[i] = source[(e * kParts + i) * Tile::kPlane] ^ flip;
+        x[q][e] = Element(parts, scale);
+      }
     }
     uint8_t* target = batch + row * args.depth + k;
     for_each_modulus(
         [&](auto index) {
           constexpr int kIndex = decltype(index)::value;
-          store_sums<kIndex>(x, target, args.product_lines, args.side);
+          constexpr Modulus m = Element::modulus(kIndex);
+          // mod_p_float leaves the same bits beside every residue: they are taken off last.
+          constexpr uint32_t kBeside = m.p == 256 ? 0 : m.upper_bytes * 0x10001u;
+          QuadResidues of[kParts][kQuarters];
+#pragma unroll
+          for (int q = 0; q < kQuarters; ++q) {
+            uint32_t r[kQuad][kParts];
+#pragma unroll
+            for (int e = 0; e < kQuad; ++e) x[q][e].template residues<kIndex>(r[e]);
+#pragma unroll
+            for (int i = 0; i < kParts; ++i) {
+              of[i][q] = {r[0][i] + (r[2][i] << 16), r[1][i] + (r[3][i] << 16)};
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < kParts; ++i) {
+            store_sums<m.p, kBeside>(of[i], target + i * root, args.product_lines, args.side);
+          }
           target += plane;
           return kIndex + 1 < args.moduli;
         },
-        std::make_integer_sequence<int, Integer::kMaxModuli>());
+        std::make_integer_sequence<int, Element::kMaxModuli>());
   }
 }
 
-template <typename Tile>
+template <typename Tile, typename Element>
 Status launch(Arguments args, cudaStream_t stream) {
   args.row_tiles = static_cast<uint32_t>((args.half_rows + Tile::kRows - 1) / Tile::kRows);
   args.depth_tiles = static_cast<uint32_t>((args.depth + Tile::kDepth - 1) / Tile::kDepth);
   const int64_t tiles = args.layout.batch * args.row_tiles * args.depth_tiles;
   if (tiles > INT32_MAX) return Status("strassen_quantize: more than 2^31 tiles in the operand");
-  const auto kernel = args.moduli <= kMaxNarrowModuli ? strassen_quantize_kernel<Tile, Narrow>
-                                                      : strassen_quantize_kernel<Tile, Wide>;
+  const auto kernel = strassen_quantize_kernel<Tile, Element>;
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes));
   kernel<<<static_cast<unsigned>(tiles), Tile::kThreads, Tile::kSharedBytes, stream>>>(args);
   return launch_status("strassen_quantize_kernel");
+}
+
+template <template <typename> typename Element>
+Status launch(const Arguments& args, cudaStream_t stream) {
+  constexpr int kParts = Element<Narrow>::kParts;
+  using Contiguous = ContiguousTile<kParts>;
+  using Strided = StridedTile<kParts>;
+  if (args.moduli <= Element<Narrow>::kMaxModuli) {
+    return args.layout.k_contiguous() ? launch<Contiguous, Element<Narrow>>(args, stream)
+                                      : launch<Strided, Element<Narrow>>(args, stream);
+  }
+  return args.layout.k_contiguous() ? launch<Contiguous, Element<Wide>>(args, stream)
+                                    : launch<Strided, Element<Wide>>(args, stream);
 }
 
 }  // namespace
@@ -211,8 +284,9 @@ Status check_strassen(const char* stage, const Layout& layout, int moduli) {
     return Status(std::string(stage) + ": " + name + " is " + std::to_string(value) +
                   ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
   };
-  if (moduli < kMinModuli || moduli > kMaxModuli) {
-    return out_of_range("the number of moduli", moduli, kMinModuli, kMaxModuli);
+  const int most = layout.parts == 2 ? kMaxComplexModuli : kMaxModuli;
+  if (moduli < kMinModuli || moduli > most) {
+    return out_of_range("the number of moduli", moduli, kMinModuli, most);
   }
   if (layout.batch < 1 || layout.batch > INT32_MAX) {
     return out_of_range("batch", layout.batch, 1, INT32_MAX);
@@ -236,16 +310,15 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
   args.residues = residues;
   args.moduli = moduli;
   args.half_rows = strassen_half(layout.rows);
-  args.half_k = strassen_half(layout.k);
-  args.depth = strassen_depth(layout.k);
+  args.half_k = strassen_half(layout.k / layout.parts);
+  args.depth = strassen_depth(layout.k / layout.parts);
   args.side = side;
-  const int64_t product_lines = moduli * args.half_rows * args.depth / kLineBytes;
+  const int64_t product_lines = layout.parts * moduli * args.half_rows * args.depth / kLineBytes;
   if (product_lines > UINT32_MAX / kStrassenProducts) {
     return Status("strassen_quantize: more than 2^39 bytes of residues of one batch element");
   }
   args.product_lines = static_cast<uint32_t>(product_lines);
-  const bool contiguous = layout.stride_k == 1 || layout.k == 1;
-  return contiguous ? launch<ContiguousTile>(args, stream) : launch<StridedTile>(args, stream);
+  return layout.parts == 2 ? launch<Complex>(args, stream) : launch<Real>(args, stream);
 }
 
 }  // namespace ozaki

@@ -12,7 +12,7 @@ import numpy as np
 
 import generators
 import oracle
-from jax_ozaki import Contract, matmul
+from jax_ozaki import Contract, einsum, matmul
 
 # batch, m, k, n and moduli: groups of one, two and three moduli last, every tile shape, k in two blocks.
 SIZES = (
@@ -27,6 +27,9 @@ SIZES = (
     (1, 2048, 256, 2048, 15),
 )
 COMPLEX_SIZES = ((24, 37, 65, 41, 15), (2, 130, 70, 66, 18), (1, 257, 513, 300, 16), (1, 5, 33000, 3, 17))
+# m, k, n and moduli of operands that lie the other way round.
+TRANSPOSED_SIZES = ((129, 1030, 303, 15), (67, 515, 70, 19))
+TRANSPOSED_COMPLEX_SIZES = ((131, 301, 69, 15), (66, 259, 67, 20))
 LARGE, LARGE_MODULI = 4096, 15
 
 
@@ -49,6 +52,12 @@ def small(batch, m, k, n, moduli, make=generators.operands):
     return digest(product(a, b, moduli))
 
 
+def transposed(m, k, n, moduli, make=generators.operands):
+    a, b = make(np.random.default_rng(m), m, k, n, rows=generators.phi(2), columns=generators.phi(0.5))
+    multiply = jax.jit(lambda a, b: einsum("km,nk->mn", a, b, contract=Contract.moduli(moduli)))
+    return digest(np.asarray(multiply(a.T.copy(), b.T.copy())))
+
+
 def large():
     rng = np.random.default_rng(1)
     a, b = generators.operands(rng, LARGE, LARGE, LARGE, rows=generators.phi(1), columns=generators.phi(1))
@@ -65,4 +74,7 @@ def large():
 jax.config.update("jax_enable_x64", True)
 real = {str(sizes): small(*sizes) for sizes in SIZES}
 complex_ = {f"complex {sizes}": small(*sizes, generators.complex_operands) for sizes in COMPLEX_SIZES}
-print(json.dumps(real | complex_ | large()))
+other = {f"transposed {sizes}": transposed(*sizes) for sizes in TRANSPOSED_SIZES}
+make = generators.complex_operands
+other |= {f"complex transposed {sizes}": transposed(*sizes, make) for sizes in TRANSPOSED_COMPLEX_SIZES}
+print(json.dumps(real | complex_ | other | large()))

@@ -67,10 +67,13 @@ static void test_parts() {
       const uint32_t plus = halved(modulo(re + turned, m.p)),
                      minus = halved(modulo(re - turned, m.p));
       const uint32_t multiplier = kComplexCrt<N>.multiplier[i];
-      y_re[i / 3] += (plus + minus) * multiplier;
+      const uint32_t more_plus = plus + rng() % 5 * m.p, more_minus = minus + rng() % 5 * m.p;
+      y_re[i / 3] += (sample % 2 ? plus + minus : more_plus + more_minus) * multiplier;
       y_im[i / 3] += imaginary_residue(plus, minus, m, unit) * multiplier;
-      device[i / 3] +=
-          (imaginary_residue_float(plus | minus << 8, m, unit) - m.upper_bytes) * multiplier;
+      const uint32_t residue =
+          sample % 2 ? imaginary_residue_float(plus | minus << 8, m, unit)
+                     : imaginary_residue_float_of_sums(more_plus | more_minus << 16, m, unit);
+      device[i / 3] += (residue - m.upper_bytes) * multiplier;
     }
     const auto value = [](const uint32_t (&y)[Crt<N>::kGroups]) {
       return round_to_float64(reconstruct<N, ModulusSet::kComplex>(y), 0);
