@@ -84,11 +84,9 @@ ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v)
   return enqueue_mma(checks, grouped_mma_of(lhs, rhs, v->untyped_data(), kind_of(*v)), stream);
 }
 
-using LaunchCombine = Status(const Combine&, int moduli, const Device&, cudaStream_t);
-
 // A combine stage, v checked by check(checks, layouts).
-template <typename CheckV>
-ffi::Error enqueue_combine(const char* target, LaunchCombine* launch, cudaStream_t stream,
+template <typename Launch, typename CheckV>
+ffi::Error enqueue_combine(const char* target, const Launch& launch, cudaStream_t stream,
                            const V& v, const S32& scale_a, const S32& scale_b, const F64& a,
                            const F64& b, F64& c, const CombineAttributes& attributes,
                            const CheckV& check) {
@@ -185,11 +183,23 @@ constexpr char kStrassenCombineTarget[] = "jax_ozaki.strassen_combine.v1";
 constexpr char kComplexStrassenQuantizeTarget[] = "jax_ozaki.complex_strassen_quantize.v1";
 constexpr char kComplexStrassenCombineTarget[] = "jax_ozaki.complex_strassen_combine.v1";
 
-// (x, scale) -> residues uint8 [batch, 7, parts moduli, rows / 2, k / 2], both rounded up and k
-// padded; `layout` counts elements.
+// The last argument of these stages, int32[1]: how many of the moduli are used. All, where it is not
+// given.
+const int32_t* optional_count(Checks& checks, ffi::RemainingArgs counts) {
+  checks.require(counts.size() <= 1, "there is more than one count");
+  if (!checks.ok() || counts.size() == 0) return nullptr;
+  const auto count = counts.get<S32>(0);
+  checks.require(count.has_value(), "count is not int32");
+  if (!checks.ok()) return nullptr;
+  checks.shape("count", count->dimensions(), {1});
+  return count->typed_data();
+}
+
+// (x, scale, count?) -> residues uint8 [batch, 7, parts moduli, rows / 2, k / 2], both rounded up
+// and k padded; `layout` counts elements.
 ffi::Error enqueue_strassen_quantize(Checks checks, int parts, const double* x, const S32& scale,
-                                     U8& residues, const StrassenAttributes& attributes,
-                                     cudaStream_t stream) {
+                                     ffi::RemainingArgs counts, U8& residues,
+                                     const StrassenAttributes& attributes, cudaStream_t stream) {
   const Layout& layout = attributes.layout;
   const int64_t planes = Checks::dimension(residues.dimensions(), 2);
   checks.require(attributes.side == 0 || attributes.side == 1,
@@ -199,28 +209,33 @@ ffi::Error enqueue_strassen_quantize(Checks checks, int parts, const double* x, 
   checks.shape("residues", residues.dimensions(),
                {layout.batch, kStrassenProducts, planes / parts * parts, strassen_half(layout.rows),
                 strassen_depth(layout.k)});
+  const int32_t* const count = optional_count(checks, counts);
   const Layout of_parts = parts == 2 ? layout_of_parts(layout) : layout;
   check_limits(checks, "x", of_parts);
   return enqueue(checks, [&](const Device& device) {
     return launch_strassen_quantize(x, of_parts,
                                     attributes.side == 0 ? StrassenSide::kLhs : StrassenSide::kRhs,
-                                    static_cast<int>(planes / parts), scale.typed_data(),
+                                    static_cast<int>(planes / parts), count, scale.typed_data(),
                                     residues.typed_data(), device, stream);
   });
 }
 
-ffi::Error strassen_quantize_handler(cudaStream_t stream, F64 x, S32 scale, Result<U8> residues,
+ffi::Error strassen_quantize_handler(cudaStream_t stream, F64 x, S32 scale,
+                                     ffi::RemainingArgs count, Result<U8> residues,
                                      StrassenAttributes attributes) {
   Checks checks(kStrassenQuantizeTarget);
   checks.layout("x", attributes.layout, x.element_count());
-  return enqueue_strassen_quantize(checks, 1, x.typed_data(), scale, *residues, attributes, stream);
+  return enqueue_strassen_quantize(checks, 1, x.typed_data(), scale, count, *residues, attributes,
+                                   stream);
 }
 
 ffi::Error complex_strassen_quantize_handler(cudaStream_t stream, C128 x, S32 scale,
-                                             Result<U8> residues, StrassenAttributes attributes) {
+                                             ffi::RemainingArgs count, Result<U8> residues,
+                                             StrassenAttributes attributes) {
   Checks checks(kComplexStrassenQuantizeTarget);
   checks.layout("x", attributes.layout, x.element_count());
-  return enqueue_strassen_quantize(checks, 2, parts_of(x), scale, *residues, attributes, stream);
+  return enqueue_strassen_quantize(checks, 2, parts_of(x), scale, count, *residues, attributes,
+                                   stream);
 }
 
 void check_strassen_v(Checks& checks, const V& v, int64_t planes, const CombineLayouts& layouts) {
@@ -232,29 +247,37 @@ void check_strassen_v(Checks& checks, const V& v, int64_t planes, const CombineL
 
 // As combine, from v of the seven products.
 ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a,
-                                    F64 b, Result<F64> c, CombineAttributes attributes) {
+                                    F64 b, ffi::RemainingArgs counts, Result<F64> c,
+                                    CombineAttributes attributes) {
+  const int32_t* count = nullptr;
   const auto check = [&](Checks& checks, const CombineLayouts& layouts) {
     check_strassen_v(checks, v, attributes.moduli, layouts);
+    count = optional_count(checks, counts);
   };
-  return enqueue_combine(kStrassenCombineTarget, launch_strassen_combine, stream, v, scale_a,
-                         scale_b, a, b, *c, attributes, check);
+  const auto launch = [&](const Combine& combine, int moduli, const Device& device,
+                          cudaStream_t stream) {
+    return launch_strassen_combine(combine, moduli, count, device, stream);
+  };
+  return enqueue_combine(kStrassenCombineTarget, launch, stream, v, scale_a, scale_b, a, b, *c,
+                         attributes, check);
 }
 
 ffi::Error complex_strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b,
-                                            C128 a, C128 b, Result<C128> c,
-                                            CombineAttributes attributes) {
+                                            C128 a, C128 b, ffi::RemainingArgs counts,
+                                            Result<C128> c, CombineAttributes attributes) {
   const CombineLayouts layouts = combine_layouts(*c, attributes);
   const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
   Checks checks =
       check_complex_combine(kComplexStrassenCombineTarget, scale_a, scale_b, a, b, *c, attributes);
   check_strassen_v(checks, v, 2 * attributes.moduli, layouts);
+  const int32_t* const count = optional_count(checks, counts);
   check_limits(checks, "a", a_parts);
   check_limits(checks, "b", b_parts);
   return enqueue(checks, [&](const Device& device) {
     return launch_strassen_combine(
         {v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(), parts_of(c),
          parts_of(a), parts_of(b), a_parts, b_parts},
-        static_cast<int>(attributes.moduli), device, stream);
+        static_cast<int>(attributes.moduli), count, device, stream);
   });
 }
 
@@ -279,18 +302,19 @@ XLA_FFI_DEFINE_HANDLER(kComplexGroupedMma, complex_grouped_mma_handler,
 XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler, bind_complex_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 
-// (x, scale) -> residues
+// (x, scale, count?) -> residues
 template <typename X>
 auto bind_strassen_quantize() {
   return ffi::Ffi::Bind()
       .Ctx<Stream>()
       .template Arg<X>()
       .template Arg<S32>()
+      .RemainingArgs()
       .template Ret<U8>()
       .template Attrs<StrassenAttributes>();
 }
 
-// (v, scale_a, scale_b, a, b) -> c
+// (v, scale_a, scale_b, a, b, count?) -> c
 template <typename X>
 auto bind_strassen_combine() {
   return ffi::Ffi::Bind()
@@ -300,6 +324,7 @@ auto bind_strassen_combine() {
       .template Arg<S32>()
       .template Arg<X>()
       .template Arg<X>()
+      .RemainingArgs()
       .template Ret<X>()
       .template Attrs<CombineAttributes>();
 }

@@ -39,17 +39,21 @@ OZAKI_HD int64_t strassen_depth(int64_t k) { return round_up(strassen_half(k), k
 enum class StrassenSide { kLhs, kRhs };
 
 // Enqueues the residues of S_j (lhs) or T_j (rhs) on `stream` of `device`, the current one, from
-// the rows of an operand and their scales, [batch, rows]. Rows are those of A or the columns of B.
-//   residues: [batch, 7, moduli, strassen_half(rows), strassen_depth(k)],
-// which launch_grouped_mma multiplies as a batch of 7 batch. Allocates nothing, waits for nothing.
+// the rows of an operand and their scales, [batch, rows]. Rows are those of A or the columns of B,
+// real or the parts of complex ones.
+//   residues: [batch, 7, parts, moduli, strassen_half(rows), strassen_depth(k / parts)],
+// which launch_grouped_mma multiplies as a batch of 7 batch. Where `count` is not null, the first
+// *count moduli alone are made. Allocates nothing, waits for nothing.
 Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenSide side,
-                                int moduli, const int32_t* scale, uint8_t* residues,
-                                const Device& device, cudaStream_t stream);
+                                int moduli, const int32_t* count, const int32_t* scale,
+                                uint8_t* residues, const Device& device, cudaStream_t stream);
 
-// launch_combine for the residues of the seven products,
-//   combine.v: [batch, 7, moduli, strassen_half(m), strassen_half(n) padded to 16].
-Status launch_strassen_combine(const Combine& combine, int moduli, const Device& device,
-                               cudaStream_t stream);
+// launch_combine, or launch_combine_complex where layouts count parts, for the residues of the
+// seven products,
+//   combine.v: [batch, 7, parts, moduli, strassen_half(m), strassen_half(n) padded to 16].
+// Where `count` is not null, X comes from the first *count moduli.
+Status launch_strassen_combine(const Combine& combine, int moduli, const int32_t* count,
+                               const Device& device, cudaStream_t stream);
 
 // Names the argument that a launch cannot take.
 Status check_strassen(const char* stage, const Layout& layout, int moduli);

@@ -48,13 +48,13 @@ __device__ __forceinline__ void add_halves(uint32_t x, uint32_t multiplier, uint
 // Real products: a lane has four columns, a word of a product and modulus.
 struct Real {
   static constexpr ModulusSet kSet = ModulusSet::kReal;
-  static constexpr int kRoots = 1, kMaxCount = kMaxModuli;
+  static constexpr int kRoots = 1, kRuns = kStrassenProducts, kMaxCount = kMaxModuli;
   using Word = uint32_t;
 
   // Adds the modulus of index z to the y_g of a lane's outputs.
   template <int N>
-  static __device__ __forceinline__ void add_modulus(const Word (&word)[1][kStrassenProducts],
-                                                     int z, uint32_t (&y)[kQuarters][kParts]) {
+  static __device__ __forceinline__ void add_modulus(const Word (&word)[kRuns], int z,
+                                                     uint32_t (&y)[kQuarters][kParts]) {
     constexpr auto moduli = kModuli;
     constexpr Crt<N> crt = kCrt<N>;
 #pragma unroll
@@ -62,7 +62,7 @@ struct Real {
       uint32_t product[kStrassenProducts], c[kQuarters];
 #pragma unroll
       for (int j = 0; j < kStrassenProducts; ++j) {
-        product[j] = __byte_perm(word[0][j], 0, e == 0 ? 0x4240 : 0x4341);
+        product[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
       }
       sum_products(product, moduli[z].p, c);
 #pragma unroll
@@ -87,12 +87,12 @@ struct Real {
 // modulus.
 struct Complex {
   static constexpr ModulusSet kSet = ModulusSet::kComplex;
-  static constexpr int kRoots = 2, kMaxCount = kMaxComplexModuli;
+  static constexpr int kRoots = 2, kRuns = 2 * kStrassenProducts, kMaxCount = kMaxComplexModuli;
   using Word = uint16_t;
 
   template <int N>
-  static __device__ __forceinline__ void add_modulus(const Word (&word)[2][kStrassenProducts],
-                                                     int z, uint32_t (&y)[kQuarters][kParts]) {
+  static __device__ __forceinline__ void add_modulus(const Word (&word)[kRuns], int z,
+                                                     uint32_t (&y)[kQuarters][kParts]) {
     constexpr auto moduli = kComplexModuli;
     constexpr auto units = kImaginaryUnits;
     constexpr Crt<N> crt = kComplexCrt<N>;
@@ -102,7 +102,7 @@ struct Complex {
       uint32_t product[kStrassenProducts];
 #pragma unroll
       for (int j = 0; j < kStrassenProducts; ++j) {
-        product[j] = __byte_perm(word[root][j], 0, 0x4140);
+        product[j] = __byte_perm(word[2 * j + root], 0, 0x4140);
       }
       sum_products(product, moduli[z].p, c[root]);
     }
@@ -130,6 +130,8 @@ struct Complex {
   }
 };
 
+OZAKI_HD int groups_of(int moduli) { return (moduli + 2) / 3; }
+
 // A part of the output (i, j) where it is no ordinary number: that of a row or a column with
 // non-finite elements, or one that round_to_normal leaves.
 template <int N, typename Field>
@@ -154,19 +156,17 @@ __device__ __forceinline__ void for_each_group(Step step, std::integer_sequence<
 // become.
 template <typename Field>
 union GroupBuffer {
-  typename Field::Word word[3][Field::kRoots][kStrassenProducts][32];
+  typename Field::Word word[3][Field::kRuns][32];
   uint4 y[kQuarters][32];
 };
 
-// A warp takes a part of a row of all quarters.
+// The outputs of a warp, a part of a row of all quarters, from the first N of `moduli` moduli.
 template <int N, typename Field>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
-    strassen_combine_kernel(const __grid_constant__ Combine args, const Grid grid) {
-  constexpr int kGroups = Crt<N>::kGroups, kRoots = Field::kRoots;
+__device__ __forceinline__ void write_outputs(const Combine& args, const Grid& grid, int moduli,
+                                              GroupBuffer<Field>* group) {
+  constexpr int kGroups = Crt<N>::kGroups, kRoots = Field::kRoots, kRuns = Field::kRuns;
   constexpr int kColumns = kParts / kRoots;  // of a lane
   constexpr int kWidth = 32 * kColumns;      // of a warp
-  __shared__ __align__(16) GroupBuffer<Field> buffers[kWarps][kGroups];
-  GroupBuffer<Field>(&group)[kGroups] = buffers[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
 
   const uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -178,22 +178,19 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   if (batch >= args.a_layout.batch) return;
 
   // All residues are requested at once. kCopyLanes lanes copy the kWidth bytes of a product, root
-  // and modulus; the others at the same time those of the next products.
-  constexpr int kCopyLanes = kWidth / 16, kRuns = kRoots * kStrassenProducts;
-  const int64_t plane = grid.half_m * grid.np;
+  // and modulus, the next ones at the same time those of the next root or product.
+  constexpr int kCopyLanes = kWidth / 16, kAtATime = 32 / kCopyLanes;
+  const int64_t plane = grid.half_m * grid.np, run_bytes = moduli * plane;
   const int64_t column = first_column + lane % kCopyLanes * 16;
-  const uint8_t* const v = static_cast<const uint8_t*>(args.v) +
-                           int64_t{batch} * kRuns * N * plane + upper_row * grid.np + column;
+  const uint8_t* v = static_cast<const uint8_t*>(args.v) + upper_row * grid.np + column +
+                     (int64_t{batch} * kRuns + lane / kCopyLanes) * run_bytes;
 #pragma unroll
-  for (int z = 0; z < N; ++z) {
+  for (int z = 0; z < N; ++z, v += plane) {
 #pragma unroll
-    for (int first = 0; first < kRuns; first += 32 / kCopyLanes) {
+    for (int first = 0; first < kRuns; first += kAtATime) {
       if (const int run = first + lane / kCopyLanes; run < kRuns) {
-        const int root = run / kStrassenProducts, product = run % kStrassenProducts;
-        ptx::cp_async_16(
-            ptx::shared_address(
-                &group[z / 3].word[z % 3][root][product][lane % kCopyLanes * (32 / kCopyLanes)]),
-            v + (int64_t{product * kRoots + root} * N + z) * plane, column < grid.np);
+        auto* target = &group[z / 3].word[z % 3][run][lane % kCopyLanes * kAtATime];
+        ptx::cp_async_16(ptx::shared_address(target), v + first * run_bytes, column < grid.np);
       }
     }
     if (z % 3 == 2 || z == N - 1) ptx::cp_async_commit();
@@ -208,14 +205,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
         uint32_t y[kQuarters][kParts] = {};
 #pragma unroll
         for (int z = 3 * g; z < min(3 * g + 3, N); ++z) {
-          typename Field::Word word[kRoots][kStrassenProducts];
+          typename Field::Word word[kRuns];
 #pragma unroll
-          for (int root = 0; root < kRoots; ++root) {
-#pragma unroll
-            for (int j = 0; j < kStrassenProducts; ++j) {
-              word[root][j] = group[g].word[z % 3][root][j][lane];
-            }
-          }
+          for (int run = 0; run < kRuns; ++run) word[run] = group[g].word[z % 3][run][lane];
           Field::template add_modulus<N>(word, z, y);
         }
         __syncwarp();
@@ -289,11 +281,29 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   }
 }
 
+// The number of moduli is the same for all threads: one of the bodies runs.
 template <typename Field, int... kOffsets>
-Status launch(const Combine& combine, int moduli, cudaStream_t stream,
-              std::integer_sequence<int, kOffsets...>) {
-  static constexpr void (*kKernels[])(
-      Combine, Grid) = {strassen_combine_kernel<kMinModuli + kOffsets, Field>...};
+__device__ __forceinline__ void write_counted(int count, const Combine& args, const Grid& grid,
+                                              int moduli, GroupBuffer<Field>* group,
+                                              std::integer_sequence<int, kOffsets...>) {
+  (void)((count == kMinModuli + kOffsets &&
+          (write_outputs<kMinModuli + kOffsets, Field>(args, grid, moduli, group), true)) ||
+         ...);
+}
+
+template <typename Field>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    strassen_combine_kernel(const __grid_constant__ Combine args, const Grid grid, int moduli,
+                            const int32_t* count) {
+  extern __shared__ uint4 shared[];  // [kWarps][groups of moduli] GroupBuffer<Field>
+  GroupBuffer<Field>* const groups = reinterpret_cast<GroupBuffer<Field>*>(shared);
+  write_counted<Field>(count != nullptr ? *count : moduli, args, grid, moduli,
+                       groups + threadIdx.x / 32 * groups_of(moduli),
+                       std::make_integer_sequence<int, Field::kMaxCount - kMinModuli + 1>());
+}
+
+template <typename Field>
+Status launch(const Combine& combine, int moduli, const int32_t* count, cudaStream_t stream) {
   constexpr int kWidth = 32 * kParts / Field::kRoots;
   Grid grid;
   grid.half_m = strassen_half(combine.a_layout.rows);
@@ -303,27 +313,22 @@ Status launch(const Combine& combine, int moduli, cudaStream_t stream,
   const int64_t warps = combine.a_layout.batch * grid.half_m * grid.column_blocks;
   if (warps > INT32_MAX) return Status("strassen_combine: more than 2^31 warps for the result");
   const unsigned blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
-  kKernels[moduli - kMinModuli]<<<blocks, kThreads, 0, stream>>>(combine, grid);
+  const int bytes = kWarps * groups_of(moduli) * sizeof(GroupBuffer<Field>);
+  strassen_combine_kernel<Field><<<blocks, kThreads, bytes, stream>>>(combine, grid, moduli, count);
   return launch_status("strassen_combine_kernel");
-}
-
-template <typename Field>
-Status launch(const Combine& combine, int moduli, cudaStream_t stream) {
-  return launch<Field>(combine, moduli, stream,
-                       std::make_integer_sequence<int, Field::kMaxCount - kMinModuli + 1>());
 }
 
 }  // namespace
 
-Status launch_strassen_combine(const Combine& combine, int moduli, const Device&,
-                               cudaStream_t stream) {
+Status launch_strassen_combine(const Combine& combine, int moduli, const int32_t* count,
+                               const Device&, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_combine", combine.a_layout, moduli));
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_combine", combine.b_layout, moduli));
   if (combine.kind != MmaOutput::kResidues) {
     return Status("strassen_combine: needs the residues of the products, not their partial CRT");
   }
-  return combine.a_layout.parts == 2 ? launch<Complex>(combine, moduli, stream)
-                                     : launch<Real>(combine, moduli, stream);
+  return combine.a_layout.parts == 2 ? launch<Complex>(combine, moduli, count, stream)
+                                     : launch<Real>(combine, moduli, count, stream);
 }
 
 }  // namespace ozaki

@@ -88,6 +88,7 @@ struct Arguments {
   const int32_t* scale;
   uint8_t* residues;
   int moduli;
+  const int32_t* count;              // of the moduli that are made; all where it is null
   int64_t half_rows, half_k, depth;  // of a quarter; depth: half_k padded
   uint32_t row_tiles, depth_tiles;   // of a quarter
   uint32_t product_lines;            // cache lines of a product's residues
@@ -199,6 +200,7 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
   __syncthreads();
 
   constexpr int kParts = Element::kParts;
+  const int count = args.count != nullptr ? *args.count : args.moduli;
   const int64_t plane = args.half_rows * args.depth, root = args.moduli * plane;
   uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * kParts * root;
 #pragma unroll 1
@@ -245,7 +247,7 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
             store_sums<m.p, kBeside>(of[i], target + i * root, args.product_lines, args.side);
           }
           target += plane;
-          return kIndex + 1 < args.moduli;
+          return kIndex + 1 < count;
         },
         std::make_integer_sequence<int, Element::kMaxModuli>());
   }
@@ -300,8 +302,8 @@ Status check_strassen(const char* stage, const Layout& layout, int moduli) {
 }
 
 Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenSide side,
-                                int moduli, const int32_t* scale, uint8_t* residues, const Device&,
-                                cudaStream_t stream) {
+                                int moduli, const int32_t* count, const int32_t* scale,
+                                uint8_t* residues, const Device&, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_quantize", layout, moduli));
   Arguments args = {};
   args.x = reinterpret_cast<const uint64_t*>(x);
@@ -309,6 +311,7 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
   args.scale = scale;
   args.residues = residues;
   args.moduli = moduli;
+  args.count = count;
   args.half_rows = strassen_half(layout.rows);
   args.half_k = strassen_half(layout.k / layout.parts);
   args.depth = strassen_depth(layout.k / layout.parts);
