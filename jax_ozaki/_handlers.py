@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from . import _ffi, _moduli
+from . import _ffi, _moduli, _rungs
 from ._compat import initialized_platforms
 from ._field import REAL, Field
 from ._ladder_handlers import LadderHandlers, layout, strides
@@ -66,11 +66,10 @@ class Handlers(LadderHandlers):
         lhs: Operand,
         rhs: Operand,
         moduli: int,
-        stage: str = "combine",
     ) -> Array:
         result = _type((lhs.batch, lhs.rows, rhs.rows), lhs.field.dtype)
         operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array)
-        return self._call(lhs.field.prefix + stage, result, *operands, moduli=moduli, **strides(lhs, rhs))
+        return self._call(lhs.field.prefix + "combine", result, *operands, moduli=moduli, **strides(lhs, rhs))
 
     def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
         return _type((self._scratch_bytes(operand),), jnp.uint8)
@@ -117,19 +116,44 @@ class CudaHandlers(Handlers):
 
     def multiply_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         """The product by seven products of quarters instead of eight, exact modulo every p: the same bits."""
+        (lhs_scale, _), (rhs_scale, _) = self.stats(lhs, moduli), self.stats(rhs, moduli)
+        scales = lhs_scale, rhs_scale
+        residues = self._strassen_residues(lhs, rhs, *scales, moduli)
+        v = self.grouped_mma(*residues, field=lhs.field, summand=True)
+        return self._strassen_combine(v, *scales, lhs, rhs, moduli)
 
-        def quantize(operand: Operand, side: int) -> tuple[Array, Array]:
-            scale, _ = self.stats(operand, moduli)
-            planes = operand.field.parts * moduli
-            shape = (operand.batch, _STRASSEN_PRODUCTS, planes, _half(operand.rows), _strassen_depth(operand.k))
-            stage = operand.field.prefix + "strassen_quantize"
-            residues = self._call(stage, _type(shape, jnp.uint8), operand.array, scale, side=side, **layout(operand))
-            return lax.reshape(residues, (operand.batch * _STRASSEN_PRODUCTS, *shape[2:])), scale
+    def first_rung_by_strassen(
+        self, lhs: Operand, rhs: Operand, lhs_scale: Array, rhs_scale: Array, moduli: int, count: Array, tiles: Array
+    ) -> Array:
+        """C where the first rungs of a ladder give it, from the first ``count`` moduli; anything elsewhere."""
+        residues = self._strassen_residues(lhs, rhs, lhs_scale, rhs_scale, moduli, count)
+        # A product is part of outputs of several quarters.
+        tiles = _of_quarters(_of_quarters(tiles, 1, lhs.rows), 2, rhs.rows)
+        tiles = jnp.repeat(tiles, _STRASSEN_PRODUCTS, axis=0)
+        v = self.ladder_mma(*residues, count, tiles, rungs=_rungs.FIRST)
+        return self._strassen_combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli, count)
 
-        (lhs_residues, lhs_scale), (rhs_residues, rhs_scale) = quantize(lhs, 0), quantize(rhs, 1)
-        v = self.grouped_mma(lhs_residues, rhs_residues, field=lhs.field, summand=True)
+    def _strassen_residues(
+        self, lhs: Operand, rhs: Operand, lhs_scale: Array, rhs_scale: Array, moduli: int, *count: Array
+    ) -> tuple[Array, Array]:
+        """Those of the sums of quarters, the seven products as a batch."""
+
+        def residues(side: int, operand: Operand, scale: Array) -> Array:
+            batch, planes = operand.batch, operand.field.parts * moduli
+            shape = (batch, _STRASSEN_PRODUCTS, planes, _half(operand.rows), _strassen_depth(operand.k))
+            stage, operands = operand.field.prefix + "strassen_quantize", (operand.array, scale, *count)
+            of_sums = self._call(stage, _type(shape, jnp.uint8), *operands, side=side, **layout(operand))
+            return lax.reshape(of_sums, (batch * _STRASSEN_PRODUCTS, *shape[2:]))
+
+        return residues(0, lhs, lhs_scale), residues(1, rhs, rhs_scale)
+
+    def _strassen_combine(
+        self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int, *count: Array
+    ) -> Array:
         v = lax.reshape(v, (lhs.batch, _STRASSEN_PRODUCTS, *v.shape[1:]))
-        return self.combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli, stage="strassen_combine")
+        result = _type((lhs.batch, lhs.rows, rhs.rows), lhs.field.dtype)
+        stage, operands = lhs.field.prefix + "strassen_combine", (v, lhs_scale, rhs_scale, lhs.array, rhs.array, *count)
+        return self._call(stage, result, *operands, moduli=moduli, **strides(lhs, rhs))
 
 
 _SMALLEST_TILE = 32
@@ -143,6 +167,18 @@ def _half(size: int) -> int:
 def _strassen_depth(k: int) -> int:
     """Bytes of a row of quarters: half of k in whole cache lines."""
     return -(-_half(k) // 128) * 128
+
+
+def _of_quarters(tiles: Array, axis: int, extent: int) -> Array:
+    """The rungs in every tile of a quarter, those of both halves of an axis of ``extent`` outputs together."""
+    half = _half(extent)
+    count = _rungs.tiles(half)
+    # The lower half starts in tile `first`, most often inside of it.
+    first, starts_inside = half // _rungs.TILE, half % _rungs.TILE > 0
+    beyond = lax.full_like(lax.slice_in_dim(tiles, 0, 1, axis=axis), 0)
+    tiles = lax.concatenate([tiles, *[beyond] * 2], axis)
+    parts = [lax.slice_in_dim(tiles, at, at + count, axis=axis) for at in (0, first, first + starts_inside)]
+    return parts[0] | parts[1] | parts[2]
 
 
 def _partial_statistics_bytes(operand: Operand) -> int:

@@ -23,10 +23,11 @@ from jax import Array, lax
 
 from . import _ladder_reference, _moduli, _reference, _rungs
 from ._contract import Contract
+from ._handlers import CudaHandlers
 from ._operand import Operand
 from ._plan import Blocks, padded
 from ._rungs import Certified
-from ._stages import Rows, Stages, add_residues, in_blocks, over_blocks
+from ._stages import Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen
 
 
 class Decided(NamedTuple):
@@ -43,13 +44,15 @@ class Decided(NamedTuple):
     """int32[batch, rows]: scales of the third rung."""
 
 
-def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Blocks) -> Array:
+def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Blocks, budget: int) -> Array:
     """C = A B under a certified contract, block by block: float64[batch, m, n].
 
-    Magnitudes are those of the whole k, which the blocks of k do not divide.
+    Magnitudes are those of the whole k, which the blocks of k do not divide. ``budget`` as in ``_stages.product``.
     """
     k = lhs.operand.k
     moduli = contract.modulus_count(k)
+    if strassen := with_strassen(stages, lhs, rhs, moduli, blocks, budget):
+        return _multiply(stages, lhs, rhs, contract, k, strassen)
     if blocks.k < k:
         return in_blocks(lhs, rhs, blocks, lambda rows: rows, lambda a, b: _multiply(stages, a, b, contract, blocks.k))
     return in_blocks(
@@ -57,7 +60,9 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Bl
     )
 
 
-def _multiply(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, k_block: int) -> Array:
+def _multiply(
+    stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, k_block: int, strassen: CudaHandlers | None = None
+) -> Array:
     k = lhs.operand.k
     a, b = (certified(stages, rows, contract) for rows in (lhs, rhs))
     found = decide(stages, lhs.operand, rhs.operand, a, b, contract)
@@ -65,9 +70,12 @@ def _multiply(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, k_block:
 
     moduli = contract.modulus_count(k)
     count = modulus_count(a, b, moduli, exact_rows_only=contract.kind == "exact")
-    v = _residue_products(stages, lhs, rhs, a.scale, b.scale, moduli, count, found.tiles, _rungs.FIRST, k_block)
-    of_first = (count, found.rung, found.tiles)
-    c = stages.ladder_combine(v, a.scale, b.scale, *operands, *of_first, None, rungs=_rungs.FIRST)
+    scales = a.scale, b.scale
+    if strassen:
+        c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, found.tiles)
+    else:
+        v = _residue_products(stages, lhs, rhs, *scales, moduli, count, found.tiles, _rungs.FIRST, k_block)
+        c = stages.ladder_combine(v, *scales, *operands, count, found.rung, found.tiles, None, rungs=_rungs.FIRST)
 
     tiles, rungs = found.tiles, 1 << _rungs.SUM
     if contract.kind == "componentwise":

@@ -232,7 +232,7 @@ def product(
     extents = lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, k
     block = contract_blocks(contract, *extents, dtype=dtype, budget=workspace_bytes)
     if contract.certified:
-        return _ladder.product(stages, lhs, rhs, contract, block)
+        return _ladder.product(stages, lhs, rhs, contract, block, workspace_bytes)
     return _stages.product(stages, lhs, rhs, contract.modulus_count(k, dtype), block, workspace_bytes)
 
 

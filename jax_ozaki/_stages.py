@@ -132,17 +132,24 @@ def product(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, blocks: Bl
     Blocks change no bit: scales are those of whole rows, and sums of residues are exact. ``budget``
     bounds what faster ways may take beyond the workspace of the blocks.
     """
-    extents = Blocks(lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, lhs.operand.k)
-    if blocks == extents and lhs.quantized is None and rhs.quantized is None:
-        operands = lhs.operand, rhs.operand
-        if isinstance(stages, CudaHandlers) and stages.gains_by_strassen(*operands, moduli, budget):
-            return stages.multiply_by_strassen(*operands, moduli)
+    if strassen := with_strassen(stages, lhs, rhs, moduli, blocks, budget):
+        return strassen.multiply_by_strassen(lhs.operand, rhs.operand, moduli)
     dtype = lhs.operand.field.dtype
-    if blocks.k == extents.k:
+    if blocks.k == lhs.operand.k:
         multiply = partial(_multiply, stages, moduli=moduli)
         return in_blocks(lhs, rhs, blocks, lambda rows: rows.quantize(stages, moduli), multiply, dtype)
     multiply = partial(_multiply_k_blocks, stages, moduli=moduli, k_block=blocks.k)
     return in_blocks(lhs, rhs, blocks, lambda rows: rows, multiply, dtype)
+
+
+def with_strassen(
+    stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, budget: int
+) -> CudaHandlers | None:
+    """The stages, where they multiply faster by Strassen-Winograd: large operands, in one block and not prepared."""
+    extents = Blocks(lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, lhs.operand.k)
+    if blocks != extents or lhs.quantized or rhs.quantized or not isinstance(stages, CudaHandlers):
+        return None
+    return stages if stages.gains_by_strassen(lhs.operand, rhs.operand, moduli, budget) else None
 
 
 def in_blocks(
