@@ -30,6 +30,9 @@ COMPLEX_SIZES = ((24, 37, 65, 41, 15), (2, 130, 70, 66, 18), (1, 257, 513, 300, 
 # m, k, n and moduli of operands that lie the other way round.
 TRANSPOSED_SIZES = ((129, 1030, 303, 15), (67, 515, 70, 19))
 TRANSPOSED_COMPLEX_SIZES = ((131, 301, 69, 15), (66, 259, 67, 20))
+# m, k, n of certified products, with outputs from three rungs.
+CERTIFIED_SIZES = ((300, 257, 101), (513, 1030, 770))
+CERTIFIED = (Contract.componentwise("sqrt_k"), Contract.componentwise(2), Contract.exact())
 LARGE, LARGE_MODULI = 4096, 15
 
 
@@ -38,8 +41,8 @@ def digest(c):
     return hashlib.sha256(b"".join(oracle.bits(part).tobytes() for part in parts)).hexdigest()
 
 
-def product(a, b, moduli):
-    return np.asarray(jax.jit(lambda a, b: matmul(a, b, contract=Contract.moduli(moduli)))(a, b))
+def product(a, b, contract):
+    return np.asarray(jax.jit(lambda a, b: matmul(a, b, contract=contract))(a, b))
 
 
 def small(batch, m, k, n, moduli, make=generators.operands):
@@ -49,7 +52,7 @@ def small(batch, m, k, n, moduli, make=generators.operands):
     else:
         a, b = make(rng, m, k, n, rows=generators.phi(2), columns=generators.phi(0.5))
         a[-1, -1], b[0, -1] = np.inf, np.nan
-    return digest(product(a, b, moduli))
+    return digest(product(a, b, Contract.moduli(moduli)))
 
 
 def transposed(m, k, n, moduli, make=generators.operands):
@@ -58,16 +61,25 @@ def transposed(m, k, n, moduli, make=generators.operands):
     return digest(np.asarray(multiply(a.T.copy(), b.T.copy())))
 
 
+def certified(m, k, n, contract):
+    rng = np.random.default_rng(k)
+    a, b = generators.operands(rng, m, k, n, rows=generators.phi(2), columns=generators.phi(1))
+    a[: m // 4], b[:, 2] = np.round(4 * a[: m // 4]), 0
+    a[1] *= np.exp2(rng.integers(-200, 200, k))
+    a[-1, -1], b[0, -1] = np.inf, np.nan
+    return digest(product(a, b, contract))
+
+
 def large():
     rng = np.random.default_rng(1)
     a, b = generators.operands(rng, LARGE, LARGE, LARGE, rows=generators.phi(1), columns=generators.phi(1))
     rows, columns = (np.sort(rng.choice(LARGE, 32, replace=False)) for _ in range(2))
     if jax.default_backend() == "cpu":
-        sample = product(a[rows], b[:, columns], LARGE_MODULI)
+        sample = product(a[rows], b[:, columns], Contract.moduli(LARGE_MODULI))
         exact = oracle.product(a[rows[:2]], b[:, columns[:2]], LARGE_MODULI)
         oracle.assert_same_bits(sample[:2, :2], exact)
         return {"4096^3 sampled": digest(sample)}
-    c = product(a, b, LARGE_MODULI)
+    c = product(a, b, Contract.moduli(LARGE_MODULI))
     return {"4096^3 sampled": digest(c[rows][:, columns]), "4096^3": digest(c)}
 
 
@@ -77,4 +89,5 @@ complex_ = {f"complex {sizes}": small(*sizes, generators.complex_operands) for s
 other = {f"transposed {sizes}": transposed(*sizes) for sizes in TRANSPOSED_SIZES}
 make = generators.complex_operands
 other |= {f"complex transposed {sizes}": transposed(*sizes, make) for sizes in TRANSPOSED_COMPLEX_SIZES}
+other |= {f"{contract} {sizes}": certified(*sizes, contract) for contract in CERTIFIED for sizes in CERTIFIED_SIZES}
 print(json.dumps(real | complex_ | other | large()))
