@@ -152,8 +152,9 @@ def plan(
 ) -> Plan:
     """The plan of a ``batch`` of (m, k) x (k, n) products of ``dtype`` under ``contract``.
 
-    On NVIDIA GPUs a large product of up to 15 moduli takes one level of Strassen-Winograd, the same bits
-    with 7/8 of the INT8 work and 7/4 of this workspace, where that stays within the budget.
+    On NVIDIA GPUs a product in one piece whose m, n and k are all 7168 or more takes one level of
+    Strassen-Winograd, the same bits with 7/8 of the INT8 work and 7/4 of the residues' bytes, where these stay
+    within the budget and neither operand is prepared.
 
     Raises TypeError for sizes that are no integers, and ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
     a workspace that holds not even the smallest blocks.
