@@ -31,7 +31,7 @@ def climb(stages, contract, a, b):
     blocks = Blocks(a.shape[0], a.shape[1], b.shape[1], a.shape[2])
     certified = (_ladder.certified(stages, rows, contract) for rows in (lhs, rhs))
     found = _ladder.decide(stages, lhs.operand, rhs.operand, *certified, contract)
-    return _ladder.product(stages, lhs, rhs, contract, blocks), found
+    return _ladder.product(stages, lhs, rhs, contract, blocks, budget=1 << 40), found
 
 
 def problems(rng, m, k, n, repeats=2):
