@@ -310,8 +310,8 @@ def test_a_wrong_result_fails(tamper, monkeypatch, capsys):
 
 def test_a_wrong_kernel_fails(monkeypatch):
     """A factor of two inside the program, not only in what it returned."""
-    combine = pipelines.Pipeline._combine
-    monkeypatch.setattr(pipelines.Pipeline, "_combine", lambda *args: 2 * combine(*args))
+    combine = pipelines._Stages._combine
+    monkeypatch.setattr(pipelines._Stages, "_combine", lambda *args: 2 * combine(*args))
     assert main(["bench", "--sizes", "8", "--phi", "0.5", "--methods", "grouped(14)", *QUICK]) == 1
 
 

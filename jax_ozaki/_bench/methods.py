@@ -18,9 +18,8 @@ from jax import Array
 
 from .. import _numpy
 from .._contract import Contract
-from . import cublas
+from . import ablation, cublas, pipelines
 from .operands import Shape
-from .pipelines import Pipeline
 from .promise import Promise, native, of_contract
 from .timing import Variant
 from .unavailable import Unavailable
@@ -137,18 +136,13 @@ def _contract(parameter: str, shape: Shape) -> Method:
     return _under_contract("contract", contract, shape)
 
 
-def _pipeline(name: Literal["staged", "grouped", "partial-crt"], parameter: str, shape: Shape) -> Method:
+def _pipeline(name: pipelines.Name, parameter: str, shape: Shape) -> Method:
     contract = _moduli(parameter)
     promise = of_contract(contract, shape.k)
-    pipeline = Pipeline.of(name, contract.modulus_count(shape.k), shape)
+    pipeline = pipelines.Pipeline.of(name, contract.modulus_count(shape.k), shape)
     facts = {"moduli": pipeline.moduli, "native_outputs": 0, "residual": False}
     options = pipeline.compiler_options
     return _compiled(name, promise, pipeline.product, shape, facts, options, stages=pipeline.variants)
-
-
-def _not_built(name: str, parameter: str, shape: Shape) -> Method:
-    del parameter, shape
-    raise Unavailable(f"the ablation kernel {name} is not part of this version")
 
 
 def _moduli(parameter: str) -> Contract:
@@ -199,8 +193,24 @@ KINDS: dict[str, Kind] = {
     "partial-crt": Kind(
         "one grouped INT8 product, partial CRT near the accumulator", partial(_pipeline, "partial-crt"), ("14", "15")
     ),
-    "full-fused": Kind("all moduli and the whole CRT in one kernel", partial(_not_built, "full-fused")),
-    "local-prologue": Kind("residues made inside the tile", partial(_not_built, "local-prologue")),
+    "grouped-sync": Kind(
+        f"grouped by mma.sync, the instruction of the two ablations ({ablation.HOW})",
+        partial(_pipeline, "grouped-sync"),
+        ("14",),
+    ),
+    "partial-crt-sync": Kind(
+        f"partial-crt by mma.sync ({ablation.HOW})", partial(_pipeline, "partial-crt-sync"), ("14",)
+    ),
+    "full-fused": Kind(
+        f"all moduli and the whole CRT in one kernel, by mma.sync ({ablation.HOW})",
+        partial(_pipeline, "full-fused"),
+        ("14",),
+    ),
+    "local-prologue": Kind(
+        f"residues made inside the tile from float64 operands, by mma.sync ({ablation.HOW})",
+        partial(_pipeline, "local-prologue"),
+        ("14",),
+    ),
     "contract": Kind(
         "a contract of jax_ozaki, as a user calls it",
         _contract,

@@ -1,11 +1,11 @@
-"""The product stage by stage, with three ways to multiply: what the pipelines share, and where they differ."""
+"""The product stage by stage: what the pipelines share, and where they differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from .. import _ffi, _moduli, _stages
 from .._handlers import CudaHandlers
 from .._operand import Operand
 from .._plan import padded
+from . import ablation
 from .operands import Shape
 from .timing import Variant
 from .unavailable import Unavailable
@@ -22,77 +23,122 @@ from .unavailable import Unavailable
 MAX_SIGNED_K = 2**17
 """Longest contraction of signed bytes that a signed 32-bit sum holds."""
 
-Step = tuple[str, Callable[..., Any]]
+Name = Literal["staged", "grouped", "partial-crt", "grouped-sync", "partial-crt-sync", "full-fused", "local-prologue"]
+NAMES: tuple[Name, ...] = get_args(Name)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``outputs`` = function(``inputs``), by the names of values: the operands are a and b, the product is c."""
+
+    name: str
+    function: Callable[..., Any]
+    inputs: str
+    outputs: str
+
+    def __call__(self, values: dict[str, Any], function: Callable[..., Any] | None = None) -> None:
+        found = (function or self.function)(*(values[name] for name in self.inputs.split()))
+        names = self.outputs.split()
+        values.update(zip(names, found if len(names) > 1 else (found,), strict=True))
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Quantize, the ``steps`` that lead from residues to what ``combine`` reads, combine."""
+    """The stages of a product of one shape."""
 
     shape: Shape
     moduli: int
-    stages: _stages.Stages
-    steps: tuple[Step, ...]
+    stages: tuple[Stage, ...]
     compiler_options: dict[str, Any] | None = None
 
     @staticmethod
-    def of(name: Literal["staged", "grouped", "partial-crt"], moduli: int, shape: Shape) -> Pipeline:
+    def of(name: Name, moduli: int, shape: Shape) -> Pipeline:
         """Raises Unavailable where this machine has no such pipeline."""
         platform = "cuda" if jax.default_backend() == "gpu" else jax.default_backend()
         by_platform = _stages.by_platform()
-        stages = by_platform.get(platform, by_platform[None])
+        do = _Stages(by_platform.get(platform, by_platform[None]), shape, moduli)
+        options: dict[str, Any] | None = None
         match name:
             case "staged":
                 if shape.k > MAX_SIGNED_K:
                     raise Unavailable(f"signed bytes fill a 32-bit sum beyond k = {MAX_SIGNED_K}")
                 # Triton's kernels keep XLA from calling cuBLASLt.
                 options = {"xla_gpu_enable_triton_gemm": False} if platform == "cuda" else None
-                return Pipeline(shape, moduli, stages, _staged_steps(moduli), options)
+                stages = (*do.quantize, *_staged(moduli), do.combine)
+            case "grouped":
+                stages = (*do.quantize, do.multiply(do.stages.grouped_mma), do.combine)
             case "partial-crt":
                 if platform != "cuda" or not _ffi.has_cuda():
                     raise Unavailable("only the CUDA kernels have this epilogue")
-                stages = CudaHandlers(epilogue="partial_crt")
-        return Pipeline(shape, moduli, stages, (("grouped_mma", stages.grouped_mma),))
+                multiply = CudaHandlers(epilogue="partial_crt").grouped_mma
+                stages = (*do.quantize, do.multiply(multiply), do.combine)
+            case "grouped-sync" | "partial-crt-sync":
+                ablation.require()
+                multiply = partial(ablation.mma_sync, partial_crt=name == "partial-crt-sync")
+                stages = (*do.quantize, do.multiply(multiply), do.combine)
+            case "full-fused":
+                ablation.require()
+                inputs = "lhs rhs lhs_scale rhs_scale a b"
+                stages = (*do.quantize, Stage("full_fused", ablation.full_fused, inputs, "c"))
+            case "local-prologue":
+                ablation.require()
+                multiply = partial(ablation.local_prologue, moduli=moduli)
+                stages = (*do.stats, Stage("local_prologue", multiply, "a b lhs_scale rhs_scale", "v"), do.combine)
+        return Pipeline(shape, moduli, stages, options)
 
-    def _operand(self, x: Array, side: str) -> Operand:
-        x = lax.reshape(x, (self.shape.batch, *x.shape[-2:]))
-        return Operand(x, "brk" if side == "lhs" else "bkr")
-
-    def _quantize(self, x: Array, *, side: str) -> tuple[Array, Array]:
-        residues, scale, _ = self.stages.quantize(self._operand(x, side), self.moduli)
-        return residues, scale
-
-    def _combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, a: Array, b: Array) -> Array:
-        operands = self._operand(a, "lhs"), self._operand(b, "rhs")
-        return self.stages.combine(v, lhs_scale, rhs_scale, *operands, self.moduli)
+    def _values(self, a: Array, b: Array) -> dict[str, Any]:
+        return {name: lax.reshape(x, (self.shape.batch, *x.shape[-2:])) for name, x in (("a", a), ("b", b))}
 
     def product(self, a: Array, b: Array) -> Array:
-        (lhs, lhs_scale), (rhs, rhs_scale) = self._quantize(a, side="lhs"), self._quantize(b, side="rhs")
-        between: Any = (lhs, rhs)
-        for _, step in self.steps:
-            between = step(*between) if isinstance(between, tuple) else step(between)
-        c = self._combine(between, lhs_scale, rhs_scale, a, b)
-        return lax.reshape(c, (*a.shape[:-1], b.shape[-1]))
+        values = self._values(a, b)
+        for stage in self.stages:
+            stage(values)
+        return lax.reshape(values["c"], (*a.shape[:-1], b.shape[-1]))
 
     def variants(self, a: Array, b: Array) -> dict[str, Variant]:
         """Every stage alone, in order."""
         variants: dict[str, Variant] = {}
+        values = self._values(a, b)
+        for stage in self.stages:
 
-        def stage(name: str, function: Callable[..., Any], *operands: Array) -> Any:
-            program = jax.jit(function).lower(*operands).compile(self.compiler_options)
-            variants[name] = Variant(partial(program, *operands))
-            return program(*operands)
+            def run(*operands: Any, stage: Stage = stage) -> Any:
+                program = jax.jit(stage.function).lower(*operands).compile(self.compiler_options)
+                variants[stage.name] = Variant(partial(program, *operands))
+                return program(*operands)
 
-        lhs, lhs_scale = stage("quantize_lhs", partial(self._quantize, side="lhs"), a)
-        rhs, rhs_scale = stage("quantize_rhs", partial(self._quantize, side="rhs"), b)
-        between: Any = (lhs, rhs)
-        for name, step in self.steps:
-            between = stage(name, step, *(between if isinstance(between, tuple) else (between,)))
-        stage("combine", self._combine, between, lhs_scale, rhs_scale, a, b)
+            stage(values, run)
         return variants
 
 
-def _staged_steps(moduli: int) -> tuple[Step, ...]:
+class _Stages:
+    """What pipelines are made of."""
+
+    def __init__(self, stages: _stages.Stages, shape: Shape, moduli: int) -> None:
+        self.stages, self._moduli = stages, moduli
+        self.quantize = tuple(self._of_side("quantize", side, f"{side} {side}_scale") for side in ("lhs", "rhs"))
+        self.stats = tuple(self._of_side("stats", side, f"{side}_scale") for side in ("lhs", "rhs"))
+        self.combine = Stage("combine", self._combine, "v lhs_scale rhs_scale a b", "c")
+
+    def multiply(self, function: Callable[..., Any]) -> Stage:
+        return Stage("grouped_mma", function, "lhs rhs", "v")
+
+    def _of_side(self, name: Literal["quantize", "stats"], side: str, outputs: str) -> Stage:
+        def function(x: Array) -> Any:
+            *found, _ = getattr(self.stages, name)(_operand(x, side), self._moduli)
+            return found if len(found) > 1 else found[0]
+
+        return Stage(f"{name}_{side}", function, "a" if side == "lhs" else "b", outputs)
+
+    def _combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, a: Array, b: Array) -> Array:
+        operands = _operand(a, "lhs"), _operand(b, "rhs")
+        return self.stages.combine(v, lhs_scale, rhs_scale, *operands, self._moduli)
+
+
+def _operand(x: Array, side: str) -> Operand:
+    return Operand(x, "brk" if side == "lhs" else "bkr")
+
+
+def _staged(moduli: int) -> tuple[Stage, ...]:
     """XLA's own INT8 product for each modulus. It multiplies signed bytes, so the residues are balanced first."""
     of_each = list(enumerate(_moduli.MODULI[:moduli]))
 
@@ -104,7 +150,7 @@ def _staged_steps(moduli: int) -> tuple[Step, ...]:
         # An array for each modulus: a slice of one array would be copied for the product.
         return tuple(signed(x[:, i], p) for x in (lhs, rhs) for i, p in of_each)
 
-    def multiply(*operands: Array) -> tuple[Array, ...]:
+    def multiply(operands: tuple[Array, ...]) -> tuple[Array, ...]:
         def product(x: Array, y: Array) -> Array:
             if x.shape[0] == 1:  # a plain matrix product, which is what cuBLASLt is called for
                 contract = (((1,), (1,)), ((), ()))
@@ -113,10 +159,14 @@ def _staged_steps(moduli: int) -> tuple[Step, ...]:
 
         return tuple(map(product, operands[:moduli], operands[moduli:]))
 
-    def reduce(*products: Array) -> Array:
+    def reduce(products: tuple[Array, ...]) -> Array:
         inverses = _moduli.crt(moduli).inverses
         v = jnp.stack([products[i] % p * inverses[i] % p for i, p in of_each], axis=1).astype(jnp.uint8)
         n = v.shape[-1]
         return jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
 
-    return ("balance", balance), ("int8_products", multiply), ("reduce", reduce)
+    return (
+        Stage("balance", balance, "lhs rhs", "balanced"),
+        Stage("int8_products", multiply, "balanced", "products"),
+        Stage("reduce", reduce, "products", "v"),
+    )

@@ -9,9 +9,10 @@ from typing import Any
 
 from jax_ozaki import _ffi
 from jax_ozaki._bench import ncu
+from jax_ozaki._bench.pipelines import NAMES, Name
 from jax_ozaki._cli.common import Failure, check_output, replacing
 
-METHODS = ("grouped", "partial-crt", "staged")
+DEFAULT: tuple[Name, ...] = ("grouped", "partial-crt")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--size", type=int, default=4096, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--moduli", type=int, default=14, metavar="N", help="(default: %(default)s)")
     parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=list(METHODS[:2]), help="(default: grouped partial-crt)"
+        "--methods", nargs="+", choices=NAMES, default=list(DEFAULT), help=f"(default: {' '.join(DEFAULT)})"
     )
     parser.add_argument("--ncu", default="ncu", metavar="PATH", help="the profiler (default: the one on PATH)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE, with full kernel names")
