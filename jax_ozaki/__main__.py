@@ -9,10 +9,18 @@ from collections.abc import Sequence
 
 import jax
 
-from jax_ozaki._cli import bench, demo, info, multiply, plot, profile
+from jax_ozaki._cli import bench, demo, info, multiply, plot, profile, results
 from jax_ozaki._cli.common import Failure, InputError
 
-COMMANDS = {"info": info, "multiply": multiply, "demo": demo, "bench": bench, "plot": plot, "profile": profile}
+COMMANDS = {
+    "info": info,
+    "multiply": multiply,
+    "demo": demo,
+    "bench": bench,
+    "plot": plot,
+    "profile": profile,
+    "results": results,
+}
 """Every command is a module with ``add_parser(subparsers)`` and ``main(args)``."""
 
 

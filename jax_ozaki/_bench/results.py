@@ -14,6 +14,8 @@ from typing import Any
 from .methods import LeftOut
 
 SCHEMA = "jax_ozaki.bench.v1"
+PROFILE_SCHEMA = "jax_ozaki.profile.v1"
+"""{"schema": ..., "meta": {"n", "moduli", "ffi_hash"}, "kernels": [{"stage", "kernel", columns of ncu.py, "sentence"}, ...]}"""
 
 Row = dict[str, Any]
 Results = dict[str, Any]
@@ -73,14 +75,22 @@ def encode(meta: dict[str, Any], rows: list[Row], left_out: list[LeftOut]) -> by
     return f"{head},\n{body}".encode()
 
 
+def encode_profile(meta: dict[str, Any], kernels: list[Row]) -> bytes:
+    """The file of a profile."""
+    return (json.dumps({"schema": PROFILE_SCHEMA, "meta": meta, "kernels": kernels}, indent=1) + "\n").encode()
+
+
 def read(path: Path) -> Results:
-    """The results in a file. Raises ValueError for anything else, a row without a stated contract included."""
+    """The results in a file, or the profile. Raises ValueError for anything else, a row without a stated contract included."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"not a JSON file ({error})") from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise ValueError(f"not a file of results: its schema is not {SCHEMA}")
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema == PROFILE_SCHEMA:
+        return found
+    if schema != SCHEMA:
+        raise ValueError(f"not a file of results: its schema is neither {SCHEMA} nor {PROFILE_SCHEMA}")
     for i, row in enumerate(found["rows"]):
         missing = [name for name in COLUMNS if name not in row]
         if missing:

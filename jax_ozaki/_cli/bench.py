@@ -17,7 +17,7 @@ import jax
 import jaxlib
 
 from jax_ozaki import _ffi
-from jax_ozaki._bench import cublas, methods, results
+from jax_ozaki._bench import cublas, methods, results, tables
 from jax_ozaki._bench.measure import Effort, measure
 from jax_ozaki._bench.operands import Shape
 from jax_ozaki._bench.timing import query_gpu
@@ -98,7 +98,11 @@ def main(args: argparse.Namespace) -> int:
         except (ArithmeticError, jax.errors.JaxRuntimeError) as error:
             raise Failure(reason(error)) from error
     rows, left_out = outcome.rows, outcome.left_out
-    print("\n".join([*_head(meta), *table(rows), *_left_out(left_out, set(map(str, shapes)))]))
+    blocks = [tables.head(meta), *(table.text() for table in tables.of_rows(rows))]
+    if left_out:
+        lines = tables.left_out(left_out, set(map(str, shapes)))
+        blocks.append(["left out:", *(f"  {line}" for line in lines)])
+    print("\n\n".join("\n".join(block) for block in blocks))
     if args.json is not None:
         print(f"\nall columns: {args.json}")
     broken = [row for row in rows if not row["within_contract"]]
@@ -151,70 +155,6 @@ def _cublas_version() -> str | None:
         return cublas.version_text()
     except Unavailable:
         return None
-
-
-def _head(meta: dict[str, Any]) -> list[str]:
-    cublas_text = f", cuBLAS {meta['cublas']}" if meta["cublas"] else ""
-    return [
-        f"{meta['device']}, jax {meta['jax']}{cublas_text}, jax_ozaki {meta['jax_ozaki']}, ffi hash {meta['ffi_hash']}",
-        "phi=...: max |C - AB| / (|A||B|) in units of 2^-53; bound: the largest share of what its contract allows "
-        "that an output takes; floor: the INT8 products alone",
-    ]
-
-
-TABLE = (
-    ("method", "<15", lambda row: row["method"]),
-    ("contract", "<19", lambda row: row["contract"]),
-    ("bits", ">4", lambda row: _number(row["retained_bits"] or row["bits"], "d")),
-    ("N", ">3", lambda row: _number(row["moduli"], "d")),
-    ("ms", ">10", lambda row: _number(row["ms"], ".4f")),
-    ("spread", ">7", lambda row: _number(row["spread"], ".0%")),
-    ("TFLOPS", ">8", lambda row: _number(row["tflops"], ".3g")),
-    ("native/t", ">9", lambda row: _number(row["ratio"], ".3f")),
-    ("floor/t", ">8", lambda row: _number(row["int8_floor_share"], ".2f")),
-    ("MiB", ">8", lambda row: _number(row["workspace_bytes"] and row["workspace_bytes"] / 2**20, ".0f")),
-)  # fmt: skip
-
-
-def table(rows: Sequence[results.Row]) -> list[str]:
-    """The columns that matter most: a block a shape, a line a method and its times, an error for every phi."""
-    phis = list(dict.fromkeys(row["phi"] for row in rows))
-    blocks: dict[Shape, dict[tuple[Any, ...], list[results.Row]]] = {}
-    for row in rows:
-        shape = Shape(row["m"], row["n"], row["k"], row["batch"])
-        line = (row["method"], row["contract"], row["timed_phi"])
-        blocks.setdefault(shape, {}).setdefault(line, []).append(row)
-    titles = [f"{title:{form}}" for title, form, _ in TABLE]
-    titles += [f"{text:>9}" for text in (*(f"phi={phi:g}" for phi in phis), "bound")]
-    lines: list[str] = []
-    for shape, block in blocks.items():
-        title = f"n = {shape}" if shape.m == shape.n == shape.k else f"(m, n, k) = {shape}"
-        lines += ["", title, "  " + "".join(titles)]
-        for of_line in block.values():
-            errors = {row["phi"]: row["max_error_u"] for row in of_line}
-            worst = max(row["share"] for row in of_line)
-            cells = [f"{cell(of_line[0]):{form}}" for _, form, cell in TABLE]
-            cells += [f"{_number(errors.get(phi), '.3g'):>9}" for phi in phis] + [f"{worst:9.2g}"]
-            broken = "" if all(row["within_contract"] for row in of_line) else "  BROKEN"
-            lines.append("  " + "".join(cells) + broken)
-    return lines
-
-
-def _left_out(left_out: list[methods.LeftOut], shapes: set[str]) -> list[str]:
-    """One line a cause, with the shapes only where not all have it."""
-    if not left_out:
-        return []
-    where: dict[tuple[str, str], list[str]] = {}
-    for x in left_out:
-        where.setdefault((x.method, x.cause), []).append(x.shape or "")
-    lines = ["", "left out:"]
-    for (method, cause), at in where.items():
-        lines.append(f"  {method}: {cause}" + ("" if set(at) == shapes else f" (at {', '.join(at)})"))
-    return lines
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 class Progress:

@@ -44,6 +44,8 @@ def main(args: argparse.Namespace) -> int:
         found = results.read(args.results)
     except (OSError, ValueError) as error:
         raise InputError(f"{args.results}: {reason(error)}") from error
+    if found["schema"] != results.SCHEMA:
+        raise InputError(f"{args.results}: a profile, of which there are no figures")
     for name, draw in plots.FIGURES.items():
         figure = draw(found)
         if figure is None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from jax_ozaki import _ffi
-from jax_ozaki._bench import ncu
+from jax_ozaki._bench import ncu, results, tables
 from jax_ozaki._bench.pipelines import NAMES, Name
 from jax_ozaki._cli.common import Failure, check_output, replacing
 
@@ -42,25 +41,9 @@ def main(args: argparse.Namespace) -> int:
         ]
     except ncu.ProfilerError as error:
         raise Failure(str(error)) from error
-    ffi_hash = _ffi.build_info()["ffi_hash"]
-    print(f"n = {args.size}, {args.moduli} moduli, ffi hash {ffi_hash}\n")
-    print("\n".join(table(kernels)))
+    meta = {"n": args.size, "moduli": args.moduli, "ffi_hash": _ffi.build_info()["ffi_hash"]}
+    print("\n".join(tables.of_kernels(meta, kernels).text()))
     if args.json is not None:
-        meta = {"n": args.size, "moduli": args.moduli, "ffi_hash": ffi_hash}
         with replacing(args.json) as file:
-            file.write((json.dumps({"meta": meta, "kernels": kernels}, indent=1) + "\n").encode())
+            file.write(results.encode_profile(meta, kernels))
     return 0
-
-
-def table(kernels: list[dict[str, Any]]) -> list[str]:
-    """A line a kernel, then its sentence."""
-    form = "{:26}{:30}" + "{:>10}" * len(ncu.COLUMNS)
-    columns = ncu.COLUMNS.values()
-    lines = [form.format("stage", "kernel", *(column.title for column in columns)).rstrip()]
-    lines.append(form.format("", "", *(column.unit for column in columns)).rstrip())
-    for kernel in kernels:
-        cells = (kernel[name] for name in ncu.COLUMNS)
-        numbers = ["-" if x is None else f"{x:.0f}" if x >= 100 else f"{x:.3g}" for x in cells]
-        lines.append(form.format(kernel["stage"], ncu.short_name(kernel["kernel"])[:29], *numbers))
-        lines.append(f"    {kernel['sentence']}")
-    return lines
