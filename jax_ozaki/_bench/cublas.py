@@ -20,7 +20,7 @@ from jax import Array
 
 from . import driver
 from .operands import Shape
-from .promise import Promise, any_order, kept_bits
+from .promise import Promise, any_order
 from .timing import IN_FLIGHT
 from .unavailable import Unavailable
 
@@ -181,6 +181,10 @@ def _workspace_bytes(shape: Shape, bits: int) -> int:
 
 
 def _promise(bits: int | None, k: int) -> Promise:
+    """Of a fixed number of bits: products with an identity show operands rounded to 2^-bits of the power of two above
+    the largest of a row or column, but general ones are less accurate than that, as where products of the slices i and j
+    are left out for i + j > slices + 1. There are fewer than ``slices`` such pairs at 2^(1 - bits) of both powers of two.
+    """
     if bits is None:
         return Promise(
             "cublas-dynamic",
@@ -188,13 +192,11 @@ def _promise(bits: int | None, k: int) -> Promise:
             any_order(k),
         )
 
-    def bound(of: Any) -> Array:
-        return kept_bits(bits, slack=4.0)(of) + any_order(k)(of)
-
+    factor = 8 * _slices(bits) * 2.0**-bits
     return Promise(
         f"cublas-fixed({bits})",
-        f"cuBLAS: {bits} bits below the largest of each row and column, no bound stated; "
-        f"checked against elements kept to 4 2^-{bits} of it, plus k 2^-53 |A||B|",
-        bound,
+        f"cuBLAS: {bits} bits below the largest of each row and column, no bound stated; checked against "
+        f"8 slices k 2^-{bits} max|row| max|column|, pairs of slices below 2^-{bits} being left out, plus k 2^-53 |A||B|",
+        lambda of: factor * of.k * of.largest + any_order(k)(of),
         bits=bits,
     )

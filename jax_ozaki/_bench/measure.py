@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -84,19 +85,21 @@ def measure(
             outcome.leave_out("all", _spent(effort), str(shape))
             continue
         progress(i * len(phis), f"{shape}: compiling")
-        methods, missing = make(chosen, shape)
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            pending = [worker.submit(_problem, shape, phi) for phi in phis]
+            methods, missing = make(chosen, shape)
+            problems = [problem.result() for problem in pending]
         for x in missing:
             outcome.leave_out(x.method, x.cause, str(shape))
         turns = _Turns(effort, deadline, share=0.6 / (len(shapes) - i))
         of_shape: list[Row] = []
-        for j, phi in enumerate(phis):
+        for j, (phi, (a, b, reference)) in enumerate(zip(phis, problems, strict=True)):
             where = f"{shape}, phi = {phi:g}"
             if of_shape and deadline.passed():
                 outcome.leave_out("all", _spent(effort), where)
                 continue
             progress(i * len(phis) + j, where)
-            a, b = jax.block_until_ready(operands(shape, phi))
-            rows = _errors_of(methods, shape, phi, a, b, outcome)
+            rows = _errors_of(methods, shape, phi, reference, a, b, outcome)
             timed = [(method, row) for method, row in rows if not _known(row, of_shape, method)]
             try:
                 turns.time(timed, a, b)
@@ -114,11 +117,17 @@ def _spent(effort: Effort) -> str:
     return f"the budget of {effort.budget:g} s was spent"
 
 
+def _problem(shape: Shape, phi: float) -> tuple[Array, Array, Reference]:
+    """Operands and their product. References are made by the CPU while it compiles: a thread of its own may call this."""
+    with jax.enable_x64(True):
+        a, b = jax.block_until_ready(operands(shape, phi))
+        return a, b, Reference(a, b)
+
+
 def _errors_of(
-    methods: list[Method], shape: Shape, phi: float, a: Array, b: Array, outcome: Outcome
+    methods: list[Method], shape: Shape, phi: float, reference: Reference, a: Array, b: Array, outcome: Outcome
 ) -> list[tuple[Method, Row]]:
     """A row for every method, without its times."""
-    reference = Reference(a, b)
     rows: list[tuple[Method, Row]] = []
     for method in methods:
         try:

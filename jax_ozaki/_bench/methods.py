@@ -93,13 +93,18 @@ def _under_contract(name: str, contract: Contract, shape: Shape) -> Method:
     """The product as a user calls it."""
     multiply = partial(_numpy.matmul, contract=contract)
     promise = of_contract(contract, shape.k)
-    reporting = jax.jit(lambda a, b: multiply(a, b, return_report=True)[1])
+
+    @jax.jit
+    def reported(a: Array, b: Array) -> tuple[Array, Array]:
+        _, report = multiply(a, b, return_report=True)
+        return report.moduli, report.native_outputs
 
     def found(a: Array, b: Array) -> Facts:
-        report = reporting(a, b)
-        return {"moduli": int(report.moduli), "native_outputs": int(report.native_outputs)}
+        moduli, native_outputs = reported(a, b)
+        return {"moduli": int(moduli), "native_outputs": int(native_outputs)}
 
-    return _compiled(name, promise, multiply, shape, {"residual": False}, found=found)
+    facts = {"residual": False}
+    return _compiled(name, promise, multiply, shape, facts, found=found, data_dependent=contract.certified)
 
 
 def _cublas(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, shape: Shape) -> Method:

@@ -44,9 +44,9 @@ def normwise(c: float) -> Bound:
     return lambda of: c * UNIT * of.norms
 
 
-def kept_bits(bits: int, slack: float = 1.0) -> Bound:
-    """The exact product of elements kept to ``slack`` 2^-bits of their row's or column's maximum, rounded once."""
-    kept = slack * 2.0**-bits
+def kept_bits(bits: int) -> Bound:
+    """The exact product of elements kept to 2^-bits of their row's or column's maximum, rounded once."""
+    kept = 2.0**-bits
 
     def bound(of: Magnitudes) -> Array:
         perturbed = kept * of.maxima + kept**2 * of.k * of.largest

@@ -54,17 +54,18 @@ class Reference:
     """The product of ``a`` and ``b``, [m, k] x [k, n] or batches of them: all its rows, or a sample of many."""
 
     def __init__(self, a: Array, b: Array) -> None:
-        a, b = jax.device_put((a, b), _host())
         self.rows = _sample(a.shape[-2], a.size // (a.shape[-2] * a.shape[-1]))
-        a = a[..., self.rows, :]
+        a, b = jax.device_put((a[..., self.rows, :], b), _host())
         bits = (53 - (a.shape[-1] - 1).bit_length()) // 2
         lhs, lhs_scale = _below_one(a, -1)
         rhs, rhs_scale = _below_one(b, -2)
         left = list(_slices(lhs, bits))
         high = low = jnp.zeros((*a.shape[:-1], b.shape[-1]))
+        negligible = float(_least(lhs, rhs)) * 2.0**-108 / a.shape[-1]
         for t, right in enumerate(_slices(rhs, bits), start=1):
             for s, part in enumerate(left, start=1):
-                high, low = _add_product(high, low, part, right, 2.0 ** (-bits * (s + t)))
+                if 2.0 ** (-bits * (s + t - 2)) >= negligible:  # what an element of this product is at most
+                    high, low = _add_product(high, low, part, right, 2.0 ** (-bits * (s + t)))
         self.high, self.low, self.magnitudes = _finish(a, b, high, low, lhs_scale * rhs_scale)
         self._check(a, b)
 
@@ -110,6 +111,13 @@ def _below_one(x: Array, axis: int) -> tuple[Array, Array]:
     """x divided by the smallest power of two above every magnitude along ``axis``, and that power."""
     scale = jnp.ldexp(1.0, jnp.frexp(abs(x).max(axis, keepdims=True))[1])
     return x / scale, scale
+
+
+@jax.jit
+def _least(x: Array, y: Array) -> Array:
+    """The smallest of the outputs of |x||y| that are not zero."""
+    absolute = abs(x) @ abs(y)
+    return jnp.where(absolute > 0, absolute, jnp.inf).min()
 
 
 def _slices(x: Array, bits: int) -> Iterator[Array]:

@@ -51,17 +51,22 @@ class Variant:
 
 
 def take_turns(variants: list[Variant], *, seconds: float, rounds: int) -> None:
-    """Time every variant ``rounds`` times for ``seconds``, each after half of that to warm up."""
+    """Time every variant ``rounds`` times for ``seconds``, each after half of that to warm up.
+
+    A variant of which one call takes longer is called once, and not to warm up.
+    """
     calls = {}
     for i, variant in enumerate(variants):
         variant.run(1)  # compiles
-        few = math.ceil(seconds / 5 / variant.run(1))
-        calls[i] = math.ceil(seconds * few / variant.run(few))
+        one = variant.run(1)
+        few = math.ceil(seconds / 5 / one)
+        calls[i] = math.ceil(seconds * few / variant.run(few)) if one < seconds else 1
     order, shuffle = list(calls), random.Random(0).shuffle
     for _ in range(rounds):
         shuffle(order)
         for i in order:
-            variants[i].run(math.ceil(calls[i] / 2))
+            if warm_up := calls[i] // 2:
+                variants[i].run(warm_up)
             variants[i].ms.append(1e3 * variants[i].run(calls[i]) / calls[i] / variants[i].products)
 
 

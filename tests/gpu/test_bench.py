@@ -8,7 +8,7 @@ import pytest
 from jax_ozaki.__main__ import main
 from jax_ozaki._bench import methods, results
 
-NOT_BUILT = {"full-fused", "local-prologue"}
+ABLATIONS = {"grouped-sync", "partial-crt-sync", "full-fused", "local-prologue"}
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -20,9 +20,11 @@ def test_every_method_is_measured_or_its_absence_has_a_cause(batch, tmp_path, ca
     measured = {row["method"] for row in found["rows"]}
     causes = {x["method"].partition("(")[0]: x["cause"] for x in found["left_out"]}
     assert measured | set(causes) >= set(methods.KINDS)
-    assert measured >= set(methods.KINDS) - NOT_BUILT - {"cublas-fixed", "cublas-dynamic"}
+    assert measured >= set(methods.KINDS) - ABLATIONS - {"cublas-fixed", "cublas-dynamic"}
     for name in {"cublas-fixed", "cublas-dynamic"} - measured:
         assert "13.1 or newer" in causes[name]
+    for name in ABLATIONS - measured:
+        assert "JAX_OZAKI_ABLATION" in causes[name]
     same = {(row["contract"], row["phi"]): set() for row in found["rows"] if row["method"] == "partial-crt"}
     for row in found["rows"]:
         same.get((row["contract"], row["phi"]), set()).add(row["max_abs_error"])
