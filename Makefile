@@ -15,11 +15,13 @@ VENV ?= .venv
 KERNELS ?= build/kernels
 JAX_OZAKI_CUDA ?= AUTO
 JAX_OZAKI_CUDA_ARCHS ?=
+JAX_OZAKI_ABLATION ?= OFF
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-WITH_KERNELS := --config-settings=cmake.define.JAX_OZAKI_KERNELS_DIR=$(abspath $(KERNELS))
+WITH_KERNELS := --config-settings=cmake.define.JAX_OZAKI_KERNELS_DIR=$(abspath $(KERNELS)) \
+  --config-settings=cmake.define.JAX_OZAKI_ABLATION=$(JAX_OZAKI_ABLATION)
 FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
 PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
@@ -81,14 +83,15 @@ $(BIN)/cmake: | $(BIN)/python
 # The kernels know no Python: one build serves every virtual environment.
 $(KERNELS)/ozaki-kernels.cmake: $(FFI) build/settings | $(BIN)/cmake
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(KERNELS) -G Ninja -DJAX_OZAKI_KERNELS_ONLY=ON \
-	  -DJAX_OZAKI_CUDA=$(JAX_OZAKI_CUDA) "-DJAX_OZAKI_CUDA_ARCHS=$(JAX_OZAKI_CUDA_ARCHS)"
+	  -DJAX_OZAKI_CUDA=$(JAX_OZAKI_CUDA) "-DJAX_OZAKI_CUDA_ARCHS=$(JAX_OZAKI_CUDA_ARCHS)" \
+	  -DJAX_OZAKI_ABLATION=$(JAX_OZAKI_ABLATION)
 	$(BIN)/cmake --build $(KERNELS)
 	touch $@
 
+SETTINGS := $(JAX_OZAKI_CUDA) $(JAX_OZAKI_CUDA_ARCHS) $(JAX_OZAKI_ABLATION)
 build/settings: FORCE
 	@mkdir -p build
-	@echo "$(JAX_OZAKI_CUDA) $(JAX_OZAKI_CUDA_ARCHS)" | cmp -s - $@ || \
-	  echo "$(JAX_OZAKI_CUDA) $(JAX_OZAKI_CUDA_ARCHS)" > $@
+	@echo "$(SETTINGS)" | cmp -s - $@ || echo "$(SETTINGS)" > $@
 
 # Built in isolation, as pip does for everyone: against the jaxlib that pyproject.toml pins.
 $(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(PACKAGE)
