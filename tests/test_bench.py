@@ -360,7 +360,4 @@ def test_help(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["bench", "--help"])
     assert stopped.value.code == 0
-    out = capsys.readouterr().out
-    assert "usage: python -m jax_ozaki bench" in out and all(
-        f"{name}: " in out.replace("\n", " ") for name in methods.KINDS
-    )
+    assert "usage: python -m jax_ozaki bench" in capsys.readouterr().out

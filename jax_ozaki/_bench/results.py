@@ -65,14 +65,20 @@ COLUMNS = {
 
 
 def encode(meta: dict[str, Any], rows: list[Row], left_out: list[LeftOut]) -> bytes:
-    """The file, one line a row."""
+    """The file, one line a row, numbers to nine digits."""
 
     def lines(items: list[Any]) -> str:
-        return ",\n  ".join(json.dumps(item) for item in items)
+        return ",\n  ".join(json.dumps(_rounded(item)) for item in items)
 
     head = f'{{"schema": {json.dumps(SCHEMA)},\n "meta": {json.dumps(meta, indent=1)}'
     body = f' "rows": [\n  {lines(rows)}\n ],\n "left_out": [\n  {lines([asdict(x) for x in left_out])}\n ]}}\n'
     return f"{head},\n{body}".encode()
+
+
+def _rounded(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {key: _rounded(value) for key, value in x.items()}
+    return float(f"{x:.9g}") if isinstance(x, float) else x
 
 
 def encode_profile(meta: dict[str, Any], kernels: list[Row]) -> bytes:
