@@ -7,6 +7,7 @@ the handle. API: the cuBLAS library's documentation, section "Floating point emu
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from ctypes import byref, c_double, c_int, c_longlong, c_size_t, c_void_p
 from functools import cache
@@ -26,6 +27,8 @@ from .unavailable import Unavailable
 
 MAX_BITS = 79
 """Ten slices of eight bits, the sign's aside: what dynamic control may use, too."""
+
+PAIR_SCHEDULE = "not stated by the library; i + j <= slices + 1 seen in 13.1"
 
 _COMPUTE_64F_EMULATED_FIXEDPOINT = 79
 _STRATEGY_EAGER = 2
@@ -61,6 +64,7 @@ class Emulation:
         self._events = [self._event() for _ in range(IN_FLIGHT + 1)]
         self._next_event = cycle(self._events)
         self._handle = self._create()
+        weakref.finalize(self, _release, self._library, self._handle, stream, self._events)
         self.promise = _promise(bits, shape.k)
 
     def _create(self) -> c_void_p:
@@ -111,10 +115,14 @@ class Emulation:
         return jax.block_until_ready(jnp.array(self._c, copy=True))
 
     def found(self) -> dict[str, Any]:
-        """The bits that the last call retained; none, and a native product, where cuBLAS declined to emulate."""
+        """The bits that the last call retained; none, and a native product, where cuBLAS declined to emulate.
+
+        Dynamic control reports the bits that the operands ask for: with more than the maximum the result is that of
+        the native product, to the bit (cuBLAS 13.1 on an H200).
+        """
         retained = int(jnp.array(self._retained, copy=True)[0])
         outputs = self._shape.batch * self._shape.m * self._shape.n
-        if retained < 0:
+        if not 0 <= retained <= (self._bits or MAX_BITS):
             return {"retained_bits": None, "slices": None, "native_outputs": outputs}
         return {"retained_bits": retained, "slices": _slices(retained), "native_outputs": 0}
 
@@ -123,12 +131,12 @@ class Emulation:
         if status:
             raise Unavailable(f"{name} of cuBLAS {version_text()} failed with status {status}")
 
-    def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self._library.cublasDestroy_v2(self._handle)
-            for event in self._events:
-                driver.call("cuEventDestroy_v2", event)
-            driver.call("cuStreamDestroy_v2", self._stream)
+
+def _release(library: Any, handle: c_void_p, stream: c_void_p, events: list[c_void_p]) -> None:
+    library.cublasDestroy_v2(handle)
+    for event in events:
+        driver.call("cuEventDestroy_v2", event)
+    driver.call("cuStreamDestroy_v2", stream)
 
 
 def version_text() -> str:
@@ -182,8 +190,8 @@ def _workspace_bytes(shape: Shape, bits: int) -> int:
 
 def _promise(bits: int | None, k: int) -> Promise:
     """Of a fixed number of bits: products with an identity show operands rounded to 2^-bits of the power of two above
-    the largest of a row or column, but general ones are less accurate than that, as where products of the slices i and j
-    are left out for i + j > slices + 1. There are fewer than ``slices`` such pairs at 2^(1 - bits) of both powers of two.
+    the largest of a row or column. Products of single bits show more: those of the slices i and j are left out for
+    i + j > slices + 1 (cuBLAS 13.1). That is ``slices`` - 1 pairs at 2^(1 - bits) of both powers of two, and smaller ones.
     """
     if bits is None:
         return Promise(

@@ -86,19 +86,21 @@ def measure(
             continue
         progress(i * len(phis), f"{shape}: compiling")
         with ThreadPoolExecutor(max_workers=1) as worker:
-            pending = [worker.submit(_problem, shape, phi) for phi in phis]
+            first = worker.submit(_problem, shape, phis[0])
             methods, missing = make(chosen, shape)
-            problems = [problem.result() for problem in pending]
+            a, b, reference = first.result()
         for x in missing:
             outcome.leave_out(x.method, x.cause, str(shape))
         turns = _Turns(effort, deadline, share=0.6 / (len(shapes) - i))
         of_shape: list[Row] = []
-        for j, (phi, (a, b, reference)) in enumerate(zip(phis, problems, strict=True)):
+        for j, phi in enumerate(phis):
             where = f"{shape}, phi = {phi:g}"
             if of_shape and deadline.passed():
                 outcome.leave_out("all", _spent(effort), where)
                 continue
             progress(i * len(phis) + j, where)
+            if j > 0:
+                a, b, reference = _problem(shape, phi)
             rows = _errors_of(methods, shape, phi, reference, a, b, outcome)
             timed = [(method, row) for method, row in rows if not _known(row, of_shape, method)]
             try:
@@ -118,8 +120,8 @@ def _spent(effort: Effort) -> str:
 
 
 def _problem(shape: Shape, phi: float) -> tuple[Array, Array, Reference]:
-    """Operands and their product. References are made by the CPU while it compiles: a thread of its own may call this."""
-    with jax.enable_x64(True):
+    """Operands and their product, which the CPU may make in a thread of its own while methods compile."""
+    with jax.enable_x64(True):  # a setting of the thread
         a, b = jax.block_until_ready(operands(shape, phi))
         return a, b, Reference(a, b)
 

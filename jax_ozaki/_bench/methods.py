@@ -6,8 +6,10 @@ function that makes a :class:`Method` for a shape, or raises :class:`Unavailable
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -81,6 +83,9 @@ class Kind:
     make: Callable[[str, Shape], Method]
     """From the parameter and the shape; raises Unavailable, or ValueError for a parameter that cannot be."""
     defaults: tuple[str, ...] = ("",)
+    alone: bool = False
+    """Whether it is made before the others, by the caller's own thread: what XLA and cuBLAS tune with the GPU to
+    themselves, and what has a CUDA context."""
 
 
 def _native(parameter: str, shape: Shape) -> Method:
@@ -94,17 +99,16 @@ def _under_contract(name: str, contract: Contract, shape: Shape) -> Method:
     multiply = partial(_numpy.matmul, contract=contract)
     promise = of_contract(contract, shape.k)
 
-    @jax.jit
-    def reported(a: Array, b: Array) -> tuple[Array, Array]:
-        _, report = multiply(a, b, return_report=True)
-        return report.moduli, report.native_outputs
+    facts = {"moduli": contract.modulus_count(shape.k), "native_outputs": 0, "residual": False}
+    if not contract.certified:
+        return _compiled(name, promise, multiply, shape, facts)
+
+    moduli = jax.jit(lambda a, b: multiply(a, b, return_report=True)[1].moduli)
 
     def found(a: Array, b: Array) -> Facts:
-        moduli, native_outputs = reported(a, b)
-        return {"moduli": int(moduli), "native_outputs": int(native_outputs)}
+        return {"moduli": int(moduli(a, b))}
 
-    facts = {"residual": False}
-    return _compiled(name, promise, multiply, shape, facts, found=found, data_dependent=contract.certified)
+    return _compiled(name, promise, multiply, shape, facts, found=found, data_dependent=True)
 
 
 def _cublas(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, shape: Shape) -> Method:
@@ -121,7 +125,7 @@ def _cublas(name: Literal["cublas-fixed", "cublas-dynamic"], parameter: str, sha
         emulation.promise,
         emulation.dispatch,
         emulation.workspace_bytes,
-        {"residual": None, "slices": emulation.slices, "pair_schedule": "not stated by the library"},
+        {"residual": None, "slices": emulation.slices, "pair_schedule": cublas.PAIR_SCHEDULE},
         found=lambda a, b: emulation.found(),
         wait=emulation.wait,
         result=lambda dispatched: emulation.result(),
@@ -146,8 +150,8 @@ def _pipeline(name: pipelines.Name, parameter: str, shape: Shape) -> Method:
     promise = of_contract(contract, shape.k)
     pipeline = pipelines.Pipeline.of(name, contract.modulus_count(shape.k), shape)
     facts = {"moduli": pipeline.moduli, "native_outputs": 0, "residual": False}
-    options = pipeline.compiler_options
-    return _compiled(name, promise, pipeline.product, shape, facts, options, stages=pipeline.variants)
+    options, stages = pipeline.compiler_options, partial(pipeline.variants, pipeline.compiled())
+    return _compiled(name, promise, pipeline.product, shape, facts, options, stages=stages)
 
 
 def _moduli(parameter: str) -> Contract:
@@ -178,15 +182,17 @@ def _compiled(
 
 
 KINDS: dict[str, Kind] = {
-    "native": Kind("jnp.matmul in float64 (cublasDgemm on an NVIDIA GPU)", _native),
+    "native": Kind("jnp.matmul in float64 (cublasDgemm on an NVIDIA GPU)", _native, alone=True),
     "cublas-fixed": Kind(
         "cuBLAS's own emulation with this many mantissa bits",
         partial(_cublas, "cublas-fixed"),
         ("55",),
+        alone=True,
     ),
     "cublas-dynamic": Kind(
         "cuBLAS's own emulation with as many mantissa bits as the operands ask for",
         partial(_cublas, "cublas-dynamic"),
+        alone=True,
     ),
     "fast": Kind("raw Contract.moduli(n), as a user calls it", _fast, ("9", "14", "15")),
     "staged": Kind(
@@ -245,13 +251,25 @@ def _parsed(name: str) -> Contract:
         raise ValueError(f"{name!r} is no method: {', '.join(KINDS)}, or a contract, is needed.") from None
 
 
-def make(chosen: Iterable[tuple[str, str]], shape: Shape) -> tuple[list[Method], list[LeftOut]]:
-    """The methods for one shape, and those that cannot be had here, each with its cause."""
-    methods, left_out = [], []
+def make(chosen: Sequence[tuple[str, str]], shape: Shape) -> tuple[list[Method], list[LeftOut]]:
+    """The methods for one shape, and those that cannot be had here, each with its cause. Most compile in parallel."""
+    found: dict[tuple[str, str], Method | LeftOut] = {}
+    waiting = []
     for kind, parameter in chosen:
-        try:
-            methods.append(KINDS[kind].make(parameter, shape))
-        except (Unavailable, ValueError, jax.errors.JaxRuntimeError) as error:
-            name = parameter if kind == "contract" else kind + (f"({parameter})" if parameter else "")
-            left_out.append(LeftOut(name, " ".join(str(error).split())))
-    return methods, left_out
+        if KINDS[kind].alone:
+            found[kind, parameter] = _attempt(kind, parameter, shape)
+        else:
+            waiting.append((kind, parameter))
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        found |= zip(waiting, compilers.map(lambda x: _attempt(x[0], x[1], shape), waiting), strict=True)
+    outcomes = [found[x] for x in chosen]
+    return [x for x in outcomes if isinstance(x, Method)], [x for x in outcomes if isinstance(x, LeftOut)]
+
+
+def _attempt(kind: str, parameter: str, shape: Shape) -> Method | LeftOut:
+    try:
+        with jax.enable_x64(True):  # a setting of the thread
+            return KINDS[kind].make(parameter, shape)
+    except (Unavailable, ValueError, jax.errors.JaxRuntimeError) as error:
+        name = parameter if kind == "contract" else kind + (f"({parameter})" if parameter else "")
+        return LeftOut(name, " ".join(str(error).split()))

@@ -36,10 +36,15 @@ class Stage:
     inputs: str
     outputs: str
 
-    def __call__(self, values: dict[str, Any], function: Callable[..., Any] | None = None) -> None:
-        found = (function or self.function)(*(values[name] for name in self.inputs.split()))
+    def operands(self, values: dict[str, Any]) -> list[Any]:
+        return [values[name] for name in self.inputs.split()]
+
+    def assign(self, values: dict[str, Any], found: Any) -> None:
         names = self.outputs.split()
         values.update(zip(names, found if len(names) > 1 else (found,), strict=True))
+
+
+Programs = dict[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -86,28 +91,38 @@ class Pipeline:
                 stages = (*do.stats, Stage("local_prologue", multiply, "a b lhs_scale rhs_scale", "v"), do.combine)
         return Pipeline(shape, moduli, stages, options)
 
-    def _values(self, a: Array, b: Array) -> dict[str, Any]:
-        return {name: lax.reshape(x, (self.shape.batch, *x.shape[-2:])) for name, x in (("a", a), ("b", b))}
-
     def product(self, a: Array, b: Array) -> Array:
         values = self._values(a, b)
         for stage in self.stages:
-            stage(values)
+            stage.assign(values, stage.function(*stage.operands(values)))
         return lax.reshape(values["c"], (*a.shape[:-1], b.shape[-1]))
 
-    def variants(self, a: Array, b: Array) -> dict[str, Variant]:
-        """Every stage alone, in order."""
+    def compiled(self) -> Programs:
+        """A program for every stage alone, in order."""
+        batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
+        values: dict[str, Any] = {
+            "a": jax.ShapeDtypeStruct((batch, m, k), self.shape.dtype),
+            "b": jax.ShapeDtypeStruct((batch, k, n), self.shape.dtype),
+        }
+        programs: Programs = {}
+        for stage in self.stages:
+            operands = stage.operands(values)
+            programs[stage.name] = jax.jit(stage.function).lower(*operands).compile(self.compiler_options)
+            stage.assign(values, jax.eval_shape(stage.function, *operands))
+        return programs
+
+    def variants(self, programs: Programs, a: Array, b: Array) -> dict[str, Variant]:
+        """Calls of the programs, on the values that they get in this product."""
         variants: dict[str, Variant] = {}
         values = self._values(a, b)
         for stage in self.stages:
-
-            def run(*operands: Any, stage: Stage = stage) -> Any:
-                program = jax.jit(stage.function).lower(*operands).compile(self.compiler_options)
-                variants[stage.name] = Variant(partial(program, *operands))
-                return program(*operands)
-
-            stage(values, run)
+            call = partial(programs[stage.name], *stage.operands(values))
+            variants[stage.name] = Variant(call)
+            stage.assign(values, call())
         return variants
+
+    def _values(self, a: Array, b: Array) -> dict[str, Any]:
+        return {name: lax.reshape(x, (self.shape.batch, *x.shape[-2:])) for name, x in (("a", a), ("b", b))}
 
 
 class _Stages:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-FULL_ROWS = 4096
+FULL_ROWS = 2048
 """Rows of a product, over its batch, up to which all are compared."""
 
 SAMPLED_ROWS = 256

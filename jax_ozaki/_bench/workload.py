@@ -25,7 +25,8 @@ def main(size: int, moduli: int, names: list[str]) -> None:
     marker, x = jax.jit(jnp.cos), jnp.ones(1024)
     jax.block_until_ready(marker(x))
     for name in names:
-        variants = Pipeline.of(name, moduli, shape).variants(a, b)  # type: ignore[arg-type]
+        pipeline = Pipeline.of(name, moduli, shape)  # type: ignore[arg-type]
+        variants = pipeline.variants(pipeline.compiled(), a, b)
         for stage, variant in variants.items():
             if name != names[0] and stage.startswith("quantize"):
                 continue  # the same kernels as before

@@ -61,9 +61,12 @@ def add_parser(subparsers: Any) -> None:
         help="exponent spread of the operands, (rand - 1/2) exp(PHI randn); the first is timed (default: 0.5 0 1 2)",
     )
     parser.add_argument(
-        "--seconds", type=_duration, default=0.1, help="of a turn, after half of that to warm up (default: %(default)s)"
+        "--seconds",
+        type=_duration,
+        default=0.05,
+        help="of a turn, after half of that to warm up (default: %(default)s)",
     )
-    parser.add_argument("--rounds", type=_positive, default=5, help="turns of each method (default: %(default)s)")
+    parser.add_argument("--rounds", type=_positive, default=4, help="turns of each method (default: %(default)s)")
     parser.add_argument(
         "--budget-seconds",
         type=_duration,
