@@ -11,6 +11,8 @@ from .results import Results, Row
 Figure = Any
 
 MARKERS = "os^vD<>pPX*h"
+CLIPPED = 3
+"""Bars of so many times the lowest one are cut off: the number on them is their height."""
 NATIVE = {"color": "0.55", "ls": "--", "lw": 1.2, "zorder": 1}
 
 
@@ -40,7 +42,7 @@ def speed(results: Results) -> Figure | None:
             axis.set_xscale("log", base=2)
             axis.grid(alpha=0.3)
         above.set_yscale("log")
-        above.legend(frameon=False, fontsize=8)
+        below.legend(frameon=False, fontsize=7, loc="upper left")
         above.set_ylabel("time of a product / ms")
         below.set_ylabel("TFLOPS = 2 m n k / time")
         below.set_ylim(0, 1.05 * fastest)
@@ -74,7 +76,7 @@ def accuracy(results: Results) -> Figure | None:
                 marker = methods[row["method"]]["marker"]
                 label = f"{row['method']}, {contract}" if row["method"] != contract else contract
                 handles[label] = axis.scatter(x, y, marker=marker, color=f"C{i % 10}", s=28, zorder=2)
-        axis.set_xlim(0, 1.05 * max(row["ms"] for row in rows))
+        axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_title(rf"$\varphi$ = {phi:g}")
         axis.set_xlabel("time of a product / ms")
@@ -98,13 +100,20 @@ def stages(results: Results) -> Figure | None:
     handles: dict[str, Any] = {}
     for axis, (contract, size) in zip(axes, panels, strict=False):
         of_panel = [row for row in rows if (row["contract"], _size(row)) == (contract, size)]
+        whole = [sum(row["stages_ms"].values()) for row in of_panel]
+        top = 1.15 * max(height for height in whole if height <= CLIPPED * min(whole))
         for x, row in enumerate(of_panel):
             bottom = 0.0
             for name, height in row["stages_ms"].items():
-                handles[name] = axis.bar(x, height, bottom=bottom, width=0.6, color=f"C{names.index(name)}")
+                color = f"C{names.index(name) % 10}"
+                hatch = "//" if names.index(name) >= 10 else None
+                handles[name] = axis.bar(x, height, bottom=bottom, width=0.6, color=color, hatch=hatch)
                 bottom += height
             handles["the whole product"] = axis.hlines(row["ms"], x - 0.4, x + 0.4, color="k", lw=1.5)
-        axis.set_xticks(range(len(of_panel)), [row["method"] for row in of_panel], fontsize=8)
+            if bottom > top:
+                axis.text(x, top, f"{bottom:.3g} ", ha="center", va="top", fontsize=7, rotation=90, color="w")
+        axis.set_ylim(0, top)
+        axis.set_xticks(range(len(of_panel)), [row["method"] for row in of_panel], fontsize=7, rotation=45, ha="right")
         axis.set_title(f"{contract}, n = {size:g}", fontsize=9)
         axis.set_ylabel("ms", fontsize=8)
         axis.grid(alpha=0.3, axis="y")

@@ -53,6 +53,6 @@ def main(args: argparse.Namespace) -> int:
             continue
         for form in args.format:
             with replacing(files[name, form]) as file:
-                figure.savefig(file, format=form, dpi=150)
+                figure.savefig(file, format=form, dpi=110)
             print(f"{name}: {files[name, form]}")
     return 0
