@@ -7,6 +7,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "cuda/ablation/full_fused.h"
+#include "cuda/mma_heuristics.h"
 #include "cuda/mma_sync_tile.cuh"
 #include "cuda/pair_bytes.cuh"
 #include "cuda/ptx/mbarrier.cuh"
@@ -15,8 +16,6 @@ namespace ozaki {
 namespace {
 
 using Tile128 = mma_sync::Shape<128, 128, 2, 4, 3, 1>;  // that of partial CRT by mma.sync
-
-constexpr int kGroupM = 16;  // tile rows that share the rhs tiles that go by
 
 // The residues of a thread's outputs while the other moduli are multiplied, kWords words of four a
 // modulus: the newest ones in registers, those before in shared memory.
@@ -53,7 +52,7 @@ class Residues {
 
 struct Arguments {
   FullFused of;
-  uint32_t tiles_m, tiles_n;
+  TileGrid grid;  // a problem a batch element
   EpilogueConstants constants;
 };
 
@@ -93,14 +92,9 @@ __global__ void __launch_bounds__(Tile128::kThreads, 1)
   const FullFused& of = args.of;
   const int m = static_cast<int>(of.m), n = static_cast<int>(of.n), kp = static_cast<int>(of.kp);
 
-  // Tiles run down kGroupM rows of tiles before they move on.
-  const uint32_t tiles = args.tiles_m * args.tiles_n;
-  const uint32_t batch = blockIdx.x / tiles, index = blockIdx.x - batch * tiles;
-  const uint32_t group = index / (kGroupM * args.tiles_n), first_m = group * kGroupM;
-  const uint32_t height = min(kGroupM, args.tiles_m - first_m);
-  const uint32_t rest = index - first_m * args.tiles_n, tile_n = rest / height;
-  const int first_row = (first_m + rest - tile_n * height) * S::kBlockM;
-  const int first_column = tile_n * S::kBlockN;
+  const uint32_t batch = blockIdx.x / args.grid.tiles;
+  const Tile tile = tile_of(args.grid, batch, blockIdx.x - batch * args.grid.tiles);
+  const int first_row = tile.m * S::kBlockM, first_column = tile.n * S::kBlockN;
 
   const mma_sync::Position<S> position;
   Residues<N> kept(shared + S::kRingBytes);
@@ -158,15 +152,18 @@ Status launch(const FullFused& product, const Device& device, cudaStream_t strea
                   " bytes of shared memory, a block of this device has " +
                   std::to_string(device.shared_bytes_block));
   }
-  Arguments args = {product, static_cast<uint32_t>((product.m + 127) / 128),
-                    static_cast<uint32_t>((product.n + 127) / 128),
-                    epilogue_constants(N, ModulusSet::kReal)};
+  Arguments args = {product, {}, epilogue_constants(N, ModulusSet::kReal)};
+  GroupedMma mma = {};
+  mma.batch = product.batch, mma.moduli = 1;
+  mma.m = product.m, mma.n = product.n, mma.kp = product.kp;
+  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid) ||
+      args.grid.all_tiles() > INT32_MAX) {
+    return Status("full_fused: more than 2^31 tiles");
+  }
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       full_fused_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<N>));
-  const int64_t tiles = product.batch * args.tiles_m * args.tiles_n;
-  if (tiles > INT32_MAX) return Status("full_fused: more than 2^31 tiles");
-  full_fused_kernel<N>
-      <<<static_cast<unsigned>(tiles), Tile128::kThreads, kSharedBytes<N>, stream>>>(args);
+  full_fused_kernel<N><<<static_cast<unsigned>(args.grid.all_tiles()), Tile128::kThreads,
+                         kSharedBytes<N>, stream>>>(args);
   return launch_status("full_fused_kernel");
 }
 

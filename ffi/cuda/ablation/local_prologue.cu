@@ -7,6 +7,7 @@
 #include "common/quantize.h"
 #include "common/scale.h"
 #include "cuda/ablation/local_prologue.h"
+#include "cuda/mma_heuristics.h"
 #include "cuda/mma_sync_tile.cuh"
 #include "cuda/ptx/cp_async_8.cuh"
 #include "cuda/ptx/mbarrier.cuh"
@@ -31,7 +32,7 @@ constexpr int kSharedBytes =
 struct Arguments {
   LocalPrologue of;
   int first, groups;  // modulus of the first group, groups of kModuli moduli
-  uint32_t tiles_m, tiles_n, group_m;
+  TileGrid grid;      // a problem a group of a batch element
   EpilogueConstants constants;
 };
 
@@ -99,16 +100,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const LocalPrologue& of = args.of;
   const int m = static_cast<int>(of.m), n = static_cast<int>(of.n), k = static_cast<int>(of.k);
 
-  // Tiles run down group_m rows of tiles before they move on.
-  const uint32_t tiles = args.tiles_m * args.tiles_n;
-  const uint32_t problem = blockIdx.x / tiles, index = blockIdx.x - problem * tiles;
+  const uint32_t problem = blockIdx.x / args.grid.tiles;
+  const Tile tile = tile_of(args.grid, problem, blockIdx.x - problem * args.grid.tiles);
   const uint32_t batch = problem / args.groups;
   const int modulus = args.first + (problem - batch * args.groups) * kModuli;
-  const uint32_t first_m = index / (args.group_m * args.tiles_n) * args.group_m;
-  const uint32_t height = min(args.group_m, args.tiles_m - first_m);
-  const uint32_t rest = index - first_m * args.tiles_n, tile_n = rest / height;
-  const int first_row = (first_m + rest - tile_n * height) * S::kBlockM;
-  const int first_column = tile_n * S::kBlockN;
+  const int first_row = tile.m * S::kBlockM, first_column = tile.n * S::kBlockN;
   const double* const a = of.a + int64_t{batch} * m * k;
   const double* const b = of.b + int64_t{batch} * k * n;
 
@@ -177,9 +173,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <int kModuli>
-Status launch(Arguments args, const Device& device, cudaStream_t stream) {
+Status launch(const LocalPrologue& product, int first, int groups, const Device& device,
+              cudaStream_t stream) {
   // Rows and columns that start at multiples of 16 bytes are copied so.
-  const bool pairs = args.of.k % 2 == 0 && args.of.n % 2 == 0;
+  const bool pairs = product.k % 2 == 0 && product.n % 2 == 0;
   const auto kernel = pairs ? local_prologue_kernel<kModuli, 2> : local_prologue_kernel<kModuli, 1>;
   constexpr int kBytes = kSharedBytes<kModuli>;
   if (kBytes > device.shared_bytes_block) {
@@ -187,11 +184,21 @@ Status launch(Arguments args, const Device& device, cudaStream_t stream) {
                   " bytes of shared memory, a block of this device has " +
                   std::to_string(device.shared_bytes_block));
   }
+  Arguments args = {product,
+                    first,
+                    groups,
+                    {},
+                    epilogue_constants(static_cast<int>(product.moduli), ModulusSet::kReal)};
+  GroupedMma mma = {};
+  mma.batch = product.batch, mma.moduli = groups;
+  mma.m = product.m, mma.n = product.n, mma.kp = padded_k(product.k);
+  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid) ||
+      args.grid.all_tiles() > INT32_MAX) {
+    return Status("local_prologue: more than 2^31 tiles");
+  }
   OZAKI_RETURN_IF_CUDA_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const int64_t tiles = args.of.batch * args.groups * args.tiles_m * args.tiles_n;
-  if (tiles > INT32_MAX) return Status("local_prologue: more than 2^31 tiles");
-  kernel<<<static_cast<unsigned>(tiles), S::kThreads, kBytes, stream>>>(args);
+  kernel<<<static_cast<unsigned>(args.grid.all_tiles()), S::kThreads, kBytes, stream>>>(args);
   return launch_status("local_prologue_kernel");
 }
 
@@ -204,20 +211,9 @@ Status launch_local_prologue(const LocalPrologue& product, const Device& device,
                   std::to_string(product.moduli) + " moduli; at most " + std::to_string(kKBlock) +
                   " and " + std::to_string(kMaxNarrowModuli) + " are supported");
   }
-  constexpr int kModuli = 2;
-  const int moduli = static_cast<int>(product.moduli), last = moduli % kModuli;
-  Arguments args = {product,
-                    0,
-                    moduli / kModuli,
-                    static_cast<uint32_t>((product.m + S::kBlockM - 1) / S::kBlockM),
-                    static_cast<uint32_t>((product.n + S::kBlockN - 1) / S::kBlockN),
-                    16,
-                    epilogue_constants(moduli, ModulusSet::kReal)};
-  OZAKI_RETURN_IF_ERROR(launch<kModuli>(args, device, stream));
-  if (last == 0) return Status();
-  args.first = moduli - last;
-  args.groups = 1;
-  return launch<1>(args, device, stream);
+  const int moduli = static_cast<int>(product.moduli);
+  OZAKI_RETURN_IF_ERROR(launch<2>(product, 0, moduli / 2, device, stream));
+  return moduli % 2 == 0 ? Status() : launch<1>(product, moduli - 1, 1, device, stream);
 }
 
 }  // namespace ozaki
