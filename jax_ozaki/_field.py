@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
 
 from . import _moduli
 
@@ -27,9 +28,18 @@ class Field:
     prefix: str
     """of the names of the FFI targets"""
 
+    @property
+    def chunk(self) -> int:
+        """Consecutive k that the statistics of a row join exactly."""
+        return _moduli.CHUNK // self.parts
+
     def planes(self, moduli: int) -> tuple[int, ...]:
         """The modulus of every plane of residues: all of the first root, then all of the other."""
         return self.moduli[:moduli] * self.parts
+
+    def joined(self, parts: list[Array]) -> Array:
+        """Elements from their float64 parts."""
+        return parts[0] if self.parts == 1 else lax.complex(*parts)
 
 
 REAL = Field(np.dtype(np.float64), _moduli.MODULI, 1, "")

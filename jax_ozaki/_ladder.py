@@ -74,7 +74,7 @@ def _multiply(
     if strassen:
         c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, found.tiles)
     else:
-        v = _residue_products(stages, lhs, rhs, *scales, moduli, count, found.tiles, _rungs.FIRST, k_block)
+        v = residue_products(stages, lhs, rhs, *scales, moduli, count, found.tiles, _rungs.FIRST, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, found.tiles, None, rungs=_rungs.FIRST)
 
     tiles, rungs = found.tiles, 1 << _rungs.SUM
@@ -86,7 +86,7 @@ def _multiply(
         scales = found.lhs_wide, found.rhs_wide
         count = modulus_count(a._replace(scale=scales[0]), b._replace(scale=scales[1]), moduli)
         unquantized = Rows(operands[0]), Rows(operands[1])
-        v = _residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
+        v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
     return stages.ladder_sum(*operands, found.rung, tiles, c, rungs=rungs, exact=contract.kind == "exact")
 
@@ -101,13 +101,11 @@ def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:
 def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certified, contract: Contract) -> Decided:
     """The rung of every output."""
     if contract.kind == "exact":
-        exact = _is_exact(a)[:, :, None] & _is_exact(b)[:, None, :]
-        classified = (a.scale <= _reference.SCALE_INF)[:, :, None] | (b.scale <= _reference.SCALE_INF)[:, None, :]
-        rung = jnp.where(exact | classified, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
+        rung = exact_rungs(a, b)
         known = _ladder_reference.rung_map(rung, jnp.zeros(rung.shape, jnp.float32))
         return Decided(*known, a.scale, b.scale)
 
-    tau_half = _tau_half(contract, lhs.k)
+    tau_half = half_tolerance(contract, lhs.k)
 
     def sums(tiles: Array, planes: int) -> Array:
         step, rungs = _rungs.plane_step(lhs.k, planes), 1 << _rungs.UNDECIDED
@@ -120,14 +118,21 @@ def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certifie
     everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint8)
     coarse = stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half)
     wide = contract.wide_modulus_count(lhs.k)
-    lhs_wide, rhs_wide = (_scale(rows, wide) for rows in (a, b))
+    lhs_wide, rhs_wide = (scale(rows, wide) for rows in (a, b))
     all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1
     fine_sums = sums(coarse.tiles, _rungs.FINE_PLANES)
     fine = stages.certify_fine(fine_sums, coarse, a, b, lhs_wide, rhs_wide, all_k=all_k, tau_half=tau_half)
     return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), lhs_wide, rhs_wide)
 
 
-def _tau_half(contract: Contract, k: int) -> np.float32:
+def exact_rungs(a: Certified, b: Certified) -> Array:
+    """The rung of every output of an ``exact`` product: uint8[batch, m, n]."""
+    exact = _is_exact(a)[:, :, None] & _is_exact(b)[:, None, :]
+    classified = (a.scale <= _reference.SCALE_INF)[:, :, None] | (b.scale <= _reference.SCALE_INF)[:, None, :]
+    return jnp.where(exact | classified, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
+
+
+def half_tolerance(contract: Contract, k: int) -> np.float32:
     """(c - 1) (1 - 2^-16) / 2, rounded down."""
     c = contract.error_factor(k)
     assert c is not None
@@ -142,7 +147,7 @@ def _is_exact(rows: Certified) -> Array:
     return (rows.scale >= -lsb) | (nnz == 0)
 
 
-def _scale(rows: Certified, moduli: int) -> Array:
+def scale(rows: Certified, moduli: int) -> Array:
     """The scales for another number of moduli."""
     return _reference.scales(rows.statistics, _moduli.bound(moduli))
 
@@ -193,7 +198,7 @@ def _log_norm(rows: Certified, moduli: int, exact_rows_only: bool) -> Array:
     return jnp.where(special | (nnz == 0), _NOTHING, bound)
 
 
-def _residue_products(
+def residue_products(
     stages: Stages,
     lhs: Rows,
     rhs: Rows,

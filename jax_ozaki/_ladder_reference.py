@@ -7,7 +7,7 @@ tiles that are not flagged may hold anything, so work that no tile needs is skip
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,16 +100,47 @@ def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, A
     return half_norm, unit, (nnz != 0) & (scale < -lsb) & ~special, special
 
 
-def _certificate(lhs: Certified, rhs: Certified, plane_bits: int, magnitude: Array, tau_half: Any) -> Any:
-    """Whether |X 2^-(mu + nu) - AB| <= (c - 1) u |A||B| is certain, and where it is, its factor of u |A||B|."""
+class OutputBounds(NamedTuple):
+    """What rows and columns say about every output, each to be broadcast to [batch, m, n]."""
+
+    error: Array
+    """E >= |X - AB 2^(mu + nu)|"""
+    unit_row: Array
+    unit_column: Array
+    """Units of magnitudes, whose product is 2 u 2^(mu + nu) in those of |A||B|."""
+    free: Array
+    """Nothing to certify: the integers are the elements, or the output is classified."""
+
+
+def output_bounds(lhs: Certified, rhs: Certified, plane_bits: int) -> OutputBounds:
     half_row, unit_row, row_rounded, row_special = (x[..., :, None] for x in _row_bound(lhs, plane_bits))
     half_column, unit_column, column_rounded, column_special = (x[..., None, :] for x in _row_bound(rhs, plane_bits))
     error = jnp.where(row_rounded, half_column, 0) + jnp.where(column_rounded, half_row, 0)
-    bound = magnitude.astype(_f32) * unit_row * unit_column
-    free = row_special | column_special | (error == 0)
-    holds = free | (error <= bound * tau_half)
-    ratio = jnp.where(holds & ~free, error / (_f32(0.5) * jnp.where(bound == 0, 1, bound)), 0)
-    return holds, ratio
+    return OutputBounds(error, unit_row, unit_column, row_special | column_special | (error == 0))
+
+
+def certificate(bounds: OutputBounds, magnitude: Array, tau_half: Any) -> tuple[Array, Array]:
+    """Whether |X 2^-(mu + nu) - AB| <= (c - 1) u |A||B| is certain, and where it is, its factor of u |A||B|."""
+    bound = magnitude.astype(_f32) * bounds.unit_row * bounds.unit_column
+    holds = bounds.free | (bounds.error <= bound * tau_half)
+    ratio = bounds.error / (_f32(0.5) * jnp.where(bound == 0, 1, bound))
+    return holds, jnp.where(holds & ~bounds.free, ratio, 0)
+
+
+def fine_magnitude(sums: Array) -> Array:
+    """S_lo from the products of fine planes: int64[batch, m, n]."""
+    high, high_low, low_high = (sums[:, i].astype(_i64) for i in range(3))
+    return (high << 14) + ((high_low + low_high) << 7)
+
+
+def fine_rung(
+    magnitude: Array, zero: Array, narrow: OutputBounds, wide: OutputBounds, tau_half: Any
+) -> tuple[Array, Array]:
+    """The rung of outputs that the coarse planes leave undecided, and their ratio; ``zero`` where |A||B| = 0."""
+    holds, ratio = certificate(narrow, magnitude, tau_half)
+    wide_holds, wide_ratio = certificate(wide, magnitude, tau_half)
+    rung = jnp.where(zero | holds, _rungs.FINE, jnp.where(wide_holds, _rungs.WIDE, _rungs.SUM)).astype(_u8)
+    return rung, jnp.where(zero, 0, jnp.where(holds, ratio, wide_ratio))
 
 
 def _tiles(x: Array, reduce: Callable[[Array], Array]) -> Array:
@@ -129,7 +160,8 @@ def rung_map(rung: Array, ratio: Array) -> RungMap:
 
 def certify(sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
     """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere."""
-    holds, ratio = _certificate(lhs, rhs, _rungs.COARSE_BITS, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
+    bounds = output_bounds(lhs, rhs, _rungs.COARSE_BITS)
+    holds, ratio = certificate(bounds, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
     return rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
 
 
@@ -147,14 +179,11 @@ def certify_fine(
     """Rung 2 where fine magnitudes certify an undecided output or no product of it is nonzero, 3 where they do with
     the scales of more moduli, else 4."""
     n = rhs.scale.shape[1]
-    high, high_low, low_high, mask = (sums[:, i, :, :n].astype(_i64) for i in range(_rungs.FINE_PLANES))
-    magnitude = (high << 14) + ((high_low + low_high) << 7)
-    zero = (mask == 0) if all_k else jnp.zeros(mask.shape, bool)
-    narrow, narrow_ratio = _certificate(lhs, rhs, _rungs.FINE_BITS, magnitude, tau_half)
-    wide = lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide)
-    holds, wide_ratio = _certificate(*wide, _rungs.FINE_BITS, magnitude, tau_half)
-    found = jnp.where(zero | narrow, _rungs.FINE, jnp.where(holds, _rungs.WIDE, _rungs.SUM)).astype(_u8)
-    ratio = jnp.where(zero, 0, jnp.where(narrow, narrow_ratio, wide_ratio))
+    sums = sums[..., :n]
+    zero = (sums[:, 3] == 0) if all_k else jnp.zeros((), bool)
+    narrow = output_bounds(lhs, rhs, _rungs.FINE_BITS)
+    wide = output_bounds(lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide), _rungs.FINE_BITS)
+    found, ratio = fine_rung(fine_magnitude(sums), zero, narrow, wide, tau_half)
     undecided = known.rung[..., :n] == _rungs.UNDECIDED
     return rung_map(jnp.where(undecided, found, known.rung[..., :n]), jnp.where(undecided, ratio, 0))
 

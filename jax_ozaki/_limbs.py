@@ -12,7 +12,7 @@ from operator import or_
 import jax.numpy as jnp
 from jax import Array
 
-from . import _moduli
+from ._moduli import Crt
 
 _WORD_BITS = 32
 """Bits of a limb of the reference's integers, here called a word."""
@@ -23,30 +23,28 @@ def width(summands: int) -> int:
     return 63 - (summands - 1).bit_length()
 
 
-def count(moduli: int, summands: int) -> int:
+def count(crt: Crt, summands: int) -> int:
     """The limbs that hold every X with 2 abs(X) < P, and sums of them with that property."""
-    bits = _moduli.crt(moduli).product.bit_length()
-    return 1 + max(0, -(-(bits - 64) // width(summands)))
+    return 1 + max(0, -(-(crt.product.bit_length() - 64) // width(summands)))
 
 
-def split(negative: Array, words: list[Array], moduli: int, summands: int) -> list[Array]:
+def split(negative: Array, words: list[Array], crt: Crt, summands: int) -> list[Array]:
     """The limbs of X from its sign and the words of its magnitude, lowest first."""
     bits, limbs = width(summands), []
-    for i in range(last := count(moduli, summands)):
+    for i in range(last := count(crt, summands)):
         limb = _gather(words, _WORD_BITS, bits * i)
         limb = limb if i == last - 1 else limb & ((1 << bits) - 1)
         limbs.append(_signed(negative, limb.astype(jnp.int64)))
     return limbs
 
 
-def join(limbs: list[Array], moduli: int, summands: int) -> tuple[Array, list[Array]]:
+def join(limbs: list[Array], crt: Crt, summands: int) -> tuple[Array, list[Array]]:
     """(X < 0, the words of abs(X)) from sums of limbs."""
     bits = width(summands)
     negative = _carried(limbs, bits)[-1] < 0
     magnitude = _carried([_signed(negative, limb) for limb in limbs], bits)
     unsigned = [limb.astype(jnp.uint64) for limb in magnitude]
-    words = range(_moduli.crt(moduli).limbs)
-    return negative, [_gather(unsigned, bits, _WORD_BITS * i) & ((1 << _WORD_BITS) - 1) for i in words]
+    return negative, [_gather(unsigned, bits, _WORD_BITS * i) & ((1 << _WORD_BITS) - 1) for i in range(crt.limbs)]
 
 
 def _signed(negative: Array, x: Array) -> Array:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from . import _moduli
 from ._compat import mesh_of_rules
 from ._dimensions import Groups
 from ._shards import Shards
@@ -20,10 +19,6 @@ from ._shards import Shards
 Factors = list[str]
 """A name for every axis of an array; equal names stand for one index."""
 MeshAxes = tuple[str, ...]
-
-
-SplitOfK = Literal["nowhere", "between chunks", "anywhere"]
-"""Where a product lets its contraction be split over a mesh: between the chunks of the row statistics, exactly."""
 
 
 class Product(Protocol):
@@ -96,12 +91,13 @@ def product_factors(groups: tuple[Groups, Groups]) -> tuple[list[Factors], Facto
 
 
 def partitioned_product(
-    product: Product, groups: tuple[Groups, Groups], split: SplitOfK, *, whole_mesh: Mesh | None = None
+    product: Product, groups: tuple[Groups, Groups], unit: int, *, whole_mesh: Mesh | None = None
 ) -> Callable[..., Any]:
     """``product`` with the partition rule of dot_general.
 
     Every output is a function of its own row and column, so shards of batch, m and n have the bits of the whole.
-    Shards of k go to ``product`` as such; what has the bits of the whole only at a price beyond its gain is gathered.
+    Shards of k go to ``product`` as such, if they can be cut into ``unit`` consecutive k each that belong together;
+    what has the bits of the whole only at a price beyond its gain is gathered.
     """
     operands, factors = product_factors(groups)
     contracted = tuple(operands[0][axis] for axis in groups[0].contract)
@@ -113,7 +109,7 @@ def partitioned_product(
             f: size for fs, x in zip(operands, arguments, strict=True) for f, size in zip(fs, x.shape, strict=True)
         }
         shares = _shares_of_k(mesh, contracted, specs, wanted)
-        if split == "nowhere" or not _fits(mesh, contracted, sizes, shares, split == "between chunks"):
+        if not _fits(mesh, contracted, sizes, shares, unit):
             shares = {}
         over = [axis for axes in shares.values() for axis in axes]
 
@@ -153,22 +149,19 @@ def _shares_of_k(
     return taken
 
 
-def _fits(
-    mesh: Any, contracted: Sequence[str], sizes: dict[str, int], shares: dict[str, MeshAxes], chunks: bool
-) -> bool:
-    """Whether the shards of k are equal, and their statistics can be joined: every chunk lies in one shard, or in
-    two neighbours."""
+def _fits(mesh: Any, contracted: Sequence[str], sizes: dict[str, int], shares: dict[str, MeshAxes], unit: int) -> bool:
+    """Whether the shards of k are equal, and every unit of k lies in one shard, or in two neighbours."""
     if any(sizes[factor] % _devices(mesh, axes) for factor, axes in shares.items()) or 0 in sizes.values():
         return False
     long = [factor for factor in contracted if sizes[factor] > 1]
     local = [sizes[factor] // _devices(mesh, shares.get(factor, ())) for factor in long]
     innermost = max((i for i, factor in enumerate(long) if factor in shares), default=0)
     run = math.prod(local[innermost:])
-    if not chunks or run % _moduli.CHUNK == 0:
+    if run % unit == 0:
         return True
     # Neighbours in k are neighbours to ppermute where they are in the mesh's own order.
     axes = [axis for of_factor in shares.values() for axis in of_factor]
-    return innermost == 0 and run >= _moduli.CHUNK and axes == sorted(axes, key=mesh.axis_names.index)
+    return innermost == 0 and run >= unit and axes == sorted(axes, key=mesh.axis_names.index)
 
 
 def _devices(mesh: Any, axes: Sequence[str]) -> int:

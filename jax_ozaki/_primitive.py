@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from . import _dimensions, _field, _ladder, _shards, _stages, _switch
+from . import _dimensions, _field, _ladder, _ladder_shards, _rungs, _shards, _stages, _switch
 from ._compat import (
     Primitive,
     ad,
@@ -33,7 +33,7 @@ from ._compat import (
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import memory_order, view
-from ._partition import SplitOfK, partitioned_product, partitioning
+from ._partition import partitioned_product, partitioning
 from ._plan import blocks, contract_blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -216,8 +216,12 @@ def staged(
         return jnp.zeros(shape, lhs.dtype)
     operands = view(lhs, groups[0]), view(rhs, groups[1])
     if shards and contract.reproducible:
-        moduli = contract.modulus_count(extents.k * shards.count)
-        block = blocks(moduli, *extents, budget=workspace_bytes)
+        k = extents.k * shards.count
+        planes = contract.workspace_planes(k, lhs.dtype)
+        block = blocks(planes, *extents, budget=workspace_bytes, sums=contract.magnitude_sums)
+        if contract.certified:
+            return _ladder_shards.product(stages, *operands, contract, block, shards, shape)
+        moduli = contract.modulus_count(k, lhs.dtype)
         return _shards.product(stages, *operands, moduli, block, workspace_bytes, shards, shape)
     rows, columns = map(_stages.Rows, operands)
     result = lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)
@@ -253,16 +257,22 @@ def _lower(
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
     multiply = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
-    partition = partial(partitioned_product, groups=groups, split=_split_of_k(contract, avals[0].dtype))
+    k = math.prod(avals[0].shape[axis] for axis in groups[0].contract)
+    unit = _unit_of_k(contract, k, avals[0].dtype)
+    partition = partial(partitioned_product, groups=groups, unit=unit)
     (result,) = lower_stages(multiply, partition, ctx.replace(avals_in=avals), *values)
     return [annotate_sharding(ctx, result, ctx.avals_out[0])]
 
 
-def _split_of_k(contract: Contract, dtype: Any) -> SplitOfK:
+def _unit_of_k(contract: Contract, k: int, dtype: Any) -> int:
+    """The consecutive k that belong together where a contraction of length k is split over a mesh."""
     if not contract.reproducible:
-        return "anywhere"
-    exactly = _field.of(dtype) is _field.REAL and not contract.certified
-    return "between chunks" if exactly else "nowhere"
+        return 1
+    chunk = _field.of(dtype).chunk
+    if contract.kind != "componentwise":
+        return chunk
+    steps = (_rungs.plane_step(k, planes) for planes in (_rungs.COARSE_PLANES, _rungs.FINE_PLANES))
+    return math.lcm(chunk, *(_rungs.PLANE_BLOCK * step for step in steps))
 
 
 def lower_stages(fn: Any, partition: Any, ctx: Any, *values: Any, multiple_results: bool = False) -> Any:

@@ -189,23 +189,28 @@ def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Ope
 
     Of a complex product each part is the exact integer rounded once, and classified by itself.
     """
-    v = v[..., : rhs.rows].astype(_u64)
     exponent = -(lhs_scale[..., :, None].astype(_i64) + rhs_scale[..., None, :].astype(_i64))
     special = (lhs_scale <= SCALE_INF)[..., :, None] | (rhs_scale <= SCALE_INF)[..., None, :]
-    field = lhs.field
-    # Against these rows of parts the left rows give the parts of the product.
-    y = rhs.parts()
-    if field is REAL:
-        products = [(v, y)]
-    else:
-        y_re, y_im = y[..., 0::2], y[..., 1::2]
-        columns = [jnp.stack(pair, axis=-1).reshape(y.shape) for pair in ((y_re, -y_im), (y_im, y_re))]
-        products = list(zip(_separate(v, moduli), columns, strict=True))
     parts = []
-    for residues, column in products:
-        c = round_to_float64(*reconstruct(residues, moduli, field), exponent)
-        parts.append(jnp.where(special, classify(lhs.parts(), column), c))
-    return parts[0] if field is REAL else lax.complex(*parts)
+    for residues, columns in zip(part_residues(v, moduli, rhs), part_columns(rhs), strict=True):
+        c = round_to_float64(*reconstruct(residues, moduli, lhs.field), exponent)
+        parts.append(jnp.where(special, classify(lhs.parts(), columns), c))
+    return lhs.field.joined(parts)
+
+
+def part_residues(v: Array, moduli: int, rhs: Operand) -> list[Array]:
+    """Residues of every part of the outputs."""
+    v = v[..., : rhs.rows].astype(_u64)
+    return [v] if rhs.field is REAL else list(_separate(v, moduli))
+
+
+def part_columns(rhs: Operand) -> list[Array]:
+    """The columns with which left rows of parts give every part of the outputs."""
+    y = rhs.parts()
+    if rhs.field is REAL:
+        return [y]
+    y_re, y_im = y[..., 0::2], y[..., 1::2]
+    return [jnp.stack(pair, axis=-1).reshape(y.shape) for pair in ((y_re, -y_im), (y_im, y_re))]
 
 
 def _separate(v: Array, moduli: int) -> tuple[Array, Array]:

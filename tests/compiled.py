@@ -19,8 +19,12 @@ def emulated(fn, *args):
 
 def hlo(fn, *args, **options):
     """Compiled HLO without metadata, which may quote any word."""
-    text = jax.jit(fn, **options).lower(*args).compile().as_text()
-    return re.sub(r", metadata=\{[^}]*\}", "", text)
+    return text_of(jax.jit(fn, **options).lower(*args).compile())
+
+
+def text_of(program):
+    """The same of a program that is compiled already."""
+    return re.sub(r", metadata=\{[^}]*\}", "", program.as_text())
 
 
 def computations(text):

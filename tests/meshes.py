@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from compiled import hlo
+from compiled import text_of
 
 
 def mesh(axis_type=AxisType.Auto, **sizes):
@@ -28,4 +28,5 @@ def run(fn, devices, specs, arrays, out=None):
     """The results of fn on sharded arrays, and its compiled text."""
     options = {} if out is None else {"out_shardings": NamedSharding(devices, out)}
     arrays = put(devices, specs, arrays)
-    return jax.jit(fn, **options)(*arrays), hlo(fn, *arrays, **options)
+    program = jax.jit(fn, **options).lower(*arrays).compile()
+    return program(*arrays), text_of(program)
