@@ -45,8 +45,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     one = SingleDeviceSharding(devices[0])
     operands = [jax.device_put(random_matrix(seed, n), one) for seed in (0, 1)]
 
-    def reproducible(contract: Contract, layout: str | None) -> list[Contract]:
-        split = layout is not None and layout.startswith("k")
+    def with_variants(contract: Contract, layout: str | None) -> list[Contract]:
+        split = layout is not None and layout.startswith("k") and not contract.certified
         return [contract, *([Contract(contract.kind, contract.parameter, False)] if split else [])]
 
     variants, rows = {}, []
@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         a, b = (jax.device_put(x, s) for x, s in zip(operands, shardings, strict=False))
         products = {"native": jnp.dot}
         for contract in options.contracts:
-            products |= {str(c): partial(jo.dot, contract=c) for c in reproducible(contract, layout)}
+            products |= {str(c): partial(jo.dot, contract=c) for c in with_variants(contract, layout)}
         for name, product in products.items():
             call = partial(jax.jit(product, out_shardings=shardings[-1]), a, b)
             row = {"method": "native" if name == "native" else "jax_ozaki", "contract": name, "dtype": "float64"}
@@ -87,9 +87,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--size", type=int, default=16384)
-    parser.add_argument(
-        "--contracts", type=Contract.parse, nargs="+", default=[Contract.mantissa(), Contract.moduli(14)]
-    )
+    contracts = [Contract.componentwise(), Contract.mantissa(), Contract.moduli(14)]
+    parser.add_argument("--contracts", type=Contract.parse, nargs="+", default=contracts)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

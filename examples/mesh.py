@@ -7,12 +7,9 @@ The samples lie in shards, so the Gram matrix X^T X contracts over the mesh; it 
 does its purification (A. M. N. Niklasson, Phys. Rev. B 66, 155115 (2002)) to the projector on the leading
 components. Traces and norms are products too, so no sum is left whose order depends on the mesh: the digests of the
 results' bits are the same on any number of devices.
-
-Contract: mantissa(53), under which a contraction stays in its shards; the default one would gather the samples.
 """
 
 import hashlib
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +20,6 @@ from jax.sharding import PartitionSpec as P
 import jax_ozaki as jo
 
 jax.config.update("jax_enable_x64", True)
-
-dot = partial(jo.dot, contract=jo.Contract.mantissa(53))
 
 SAMPLES, FEATURES, COMPONENTS, STEPS = 3000, 96, 7, 40
 
@@ -37,7 +32,7 @@ def samples():
 
 
 def total(x):
-    return dot(x, jnp.ones(x.shape[-1]))
+    return jo.dot(x, jnp.ones(x.shape[-1]))
 
 
 def projector(gram):
@@ -45,7 +40,7 @@ def projector(gram):
     p = gram / total(abs(gram)).max()  # eigenvalues in [0, 1]
 
     def step(_, p):
-        squared = dot(p, p)
+        squared = jo.dot(p, p)
         trace, trace_squared = total(jnp.diagonal(p)), total(jnp.diagonal(squared))
         raise_all = 2 * trace - trace_squared
         return jnp.where(abs(trace_squared - COMPONENTS) < abs(raise_all - COMPONENTS), squared, 2 * p - squared)
@@ -61,7 +56,7 @@ def main():
     mesh = jax.make_mesh((len(jax.devices()),), ("devices",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, P("devices"))
     x = jax.device_put(samples(), rows)
-    gram = jax.jit(lambda x: dot(x.T, x), out_shardings=rows)(x)
+    gram = jax.jit(lambda x: jo.dot(x.T, x), out_shardings=rows)(x)
     p = jax.jit(projector, out_shardings=rows)(gram)
 
     print(

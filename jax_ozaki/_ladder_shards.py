@@ -89,8 +89,8 @@ class _Product:
                 zero = self.of_shards.sum(sums[:, 3]) == 0
             narrow = self.bounds(a, b, _rungs.FINE_BITS)
             moduli = self.contract.wide_modulus_count(self.k)
-            of_wide = (x._replace(scale=_ladder.scale(x, moduli)) for x in (a, b))
-            wide = self.bounds(*of_wide, plane_bits=_rungs.FINE_BITS)
+            wide_a, wide_b = (x._replace(scale=_ladder.scale(x, moduli)) for x in (a, b))
+            wide = self.bounds(wide_a, wide_b, _rungs.FINE_BITS)
             found, _ = _ladder_reference.fine_rung(magnitude, zero, narrow, wide, tau_half)
             return jnp.where(rung == _rungs.UNDECIDED, found, rung)
 

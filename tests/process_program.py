@@ -4,7 +4,6 @@ python process_program.py COORDINATOR PROCESSES ID
 """
 
 import sys
-from functools import partial
 
 import jax
 import numpy as np
@@ -14,8 +13,6 @@ from jax.sharding import PartitionSpec as P
 import jax_ozaki as jo
 from generators import phi
 from oracle import assert_same_bits
-
-matmul = partial(jo.matmul, contract=jo.Contract.mantissa(53))  # the default contract gathers a sharded k
 
 LAYOUTS = {
     "batch": (P("x"), P("x"), P("x")),
@@ -37,8 +34,8 @@ def main():
     rng = np.random.default_rng(0)  # the same operands in every process
     a, b = phi(2)(rng, (8, 16, 8 * 130)), phi(2)(rng, (8, 8 * 130, 8))
     with jax.default_device(jax.local_devices()[0]):
-        whole = np.asarray(matmul(a, b))
-        gradients = [np.asarray(x) for x in jax.vjp(matmul, a, b)[1](whole)]
+        whole = np.asarray(jo.matmul(a, b))
+        gradients = [np.asarray(x) for x in jax.vjp(jo.matmul, a, b)[1](whole)]
 
     def put(x, spec):
         return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
@@ -49,8 +46,8 @@ def main():
 
     for name, (*specs, out) in LAYOUTS.items():
         arrays = [put(x, spec) for x, spec in zip((a, b), specs, strict=True)]
-        compare(jax.jit(matmul, out_shardings=NamedSharding(mesh, out))(*arrays), whole)
-        pulled = jax.jit(lambda a, b, w: jax.vjp(matmul, a, b)[1](w))(*arrays, put(whole, out))
+        compare(jax.jit(jo.matmul, out_shardings=NamedSharding(mesh, out))(*arrays), whole)
+        pulled = jax.jit(lambda a, b, w: jax.vjp(jo.matmul, a, b)[1](w))(*arrays, put(whole, out))
         for x, expected in zip(pulled, gradients, strict=True):
             compare(x, expected)
         print(f"{rank}: {name}: same bits on {len(jax.local_devices())} of {jax.device_count()} devices", flush=True)
