@@ -1,6 +1,6 @@
 """One process of a program of several: products over all their devices, compared with the whole product.
 
-python process_program.py COORDINATOR PROCESSES ID
+python process_program.py COORDINATOR PROCESSES ID LAYOUT...
 """
 
 import sys
@@ -44,7 +44,8 @@ def main():
         for shard in sharded.addressable_shards:
             assert_same_bits(shard.data, expected[shard.index])
 
-    for name, (*specs, out) in LAYOUTS.items():
+    for name in sys.argv[4:]:
+        *specs, out = LAYOUTS[name]
         arrays = [put(x, spec) for x, spec in zip((a, b), specs, strict=True)]
         compare(jax.jit(jo.matmul, out_shardings=NamedSharding(mesh, out))(*arrays), whole)
         pulled = jax.jit(lambda a, b, w: jax.vjp(jo.matmul, a, b)[1](w))(*arrays, put(whole, out))

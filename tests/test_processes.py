@@ -11,6 +11,9 @@ import pytest
 HERE = Path(__file__).parent
 
 
+LAYOUTS = {2: ["batch", "m", "n", "k", "k, result over m"], 4: ["m", "k, result over m"]}
+
+
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
 def test_processes(processes, devices):
     with socket.socket() as free:
@@ -22,7 +25,11 @@ def test_processes(processes, devices):
     program = [sys.executable, "-P", str(HERE / "process_program.py"), f"localhost:{port}", str(processes)]
     running = [
         subprocess.Popen(
-            [*program, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*program, str(rank), *LAYOUTS[processes]],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(processes)
     ]
@@ -33,4 +40,4 @@ def test_processes(processes, devices):
             process.kill()
     for process, (out, err) in zip(running, results, strict=True):
         assert process.returncode == 0, err[-4000:]
-        assert out.count(f"same bits on {devices} of {processes * devices} devices") == 5
+        assert out.count(f"same bits on {devices} of {processes * devices} devices") == len(LAYOUTS[processes])

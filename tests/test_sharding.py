@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
 from compiled import collectives
-from generators import FAMILIES, fractions, operands, phi, problems, special_values
+from generators import FAMILIES, complex_operands, fractions, operands, phi, problems, special_values
 from jax_ozaki import _partition
 from meshes import mesh, put, run
 from oracle import assert_same_bits
@@ -20,7 +20,7 @@ from oracle import assert_same_bits
 
 @pytest.fixture(autouse=True)
 def uncertified():
-    """A contract under which a contraction may stay split: the default one gathers it."""
+    """Programs of one rung, which compile quickly: certified ones are in test_sharded_ladder.py."""
     with jo.default_contract(jo.Contract.mantissa(53)):
         yield
 
@@ -50,21 +50,6 @@ def test_sharded_operands_stay_local(batches, axis, count):  # case 19
     assert not collectives(text)
     assert c.sharding.is_equivalent_to(NamedSharding(devices, result_spec), c.ndim)
     assert_same_bits(c, jo.matmul(*batches))
-
-
-@pytest.mark.parametrize("contract", [jo.Contract.componentwise(), jo.Contract.exact()], ids=str)
-def test_certified_products_keep_shards_of_rows_and_columns_and_gather_k(contract):
-    fn = partial(jo.matmul, contract=contract)
-    a, b = long(300)
-    c, text = run(fn, mesh(x=2, y=2), (P("x"), P(None, "y")), (a, b), P("x", "y"))
-    assert not collectives(text)
-    assert_same_bits(c, fn(a, b))
-    c, text = run(fn, mesh(), (P(None, "x"), P("x")), (a, b))
-    assert "all-gather" in collectives(text)
-    assert_same_bits(c, fn(a, b))
-    pair = put(mesh(x=2, y=2), (P("x"), P(None, "y")), (a, b))
-    report, whole = (fn(*arrays, return_report=True)[1] for arrays in (pair, (a, b)))
-    assert report.rungs.tolist() == whole.rungs.tolist() and float(report.achieved) == float(whole.achieved)
 
 
 def test_a_program_is_emulated_over_a_mesh():
@@ -193,6 +178,35 @@ def test_orders_of_contracted_axes_are_those_of_whole_operands():
     fn = partial(jo.tensordot, axes=((1, 2), (1, 0)))
     c, _ = run(fn, mesh(), (P("x"), P()), (a, b))
     assert_same_bits(c, fn(a, b))
+
+
+@pytest.mark.parametrize(
+    ("k", "out", "expected"),
+    [
+        (8 * 64, None, {"all-reduce": 3}),
+        (8 * 64, P(None, None, "x"), {"all-reduce": 2, "reduce-scatter": 4}),
+        (8 * 100, None, {"all-reduce": 3, "collective-permute": 2}),
+        (8 * 50, None, {"all-gather": 2}),
+    ],
+)
+def test_complex_contraction(k, out, expected):
+    """Chunks of the statistics are 64 complex elements; both parts are summed, each with a class of its own."""
+    a, b, _ = problems(np.random.default_rng(6), len(FAMILIES), 3, k, 8, make=complex_operands)
+    c, text = run(jo.matmul, mesh(x=8), (P(None, None, "x"), P(None, "x")), (a, b), out)
+    assert collectives(text) == expected
+    assert_same_bits(c, jo.matmul(a, b))
+
+
+def test_complex_gradients():
+    a, b = complex_operands(np.random.default_rng(7), 256, 256, 256)
+
+    def gradients(a, b):
+        return jax.vjp(jo.matmul, a, b)[1](a)
+
+    (of_a, of_b), text = run(gradients, mesh(), (P("x"), P(None, "x")), (a, b))
+    assert "all-reduce" in collectives(text)
+    for actual, expected in zip((of_a, of_b), gradients(a, b), strict=True):
+        assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("moduli", [3, 8, 16, 20])
