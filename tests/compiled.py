@@ -55,3 +55,8 @@ def collectives(text):
     return Counter(
         re.findall(r"\b(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", text)
     )
+
+
+def unconditional(text):
+    """The collectives of the entry computation, outside of conditions and loops."""
+    return collectives("\n".join(computations(text)["ENTRY"]))

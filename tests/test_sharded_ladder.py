@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
-from compiled import collectives, computations
+from compiled import collectives, unconditional
 from generators import FAMILIES, fractions, graded, operands, phi, problems
 from meshes import mesh, put, run
 from oracle import assert_same_bits
@@ -19,11 +19,6 @@ DEFAULT, EXACT = jo.Contract.componentwise(), jo.Contract.exact()
 def reversed_graded(*args):
     """Columns whose products with ``graded`` rows are all small: those need the last rung."""
     return graded(*args)[..., ::-1]
-
-
-def always(text):
-    """The collectives that a program has outside its conditions."""
-    return collectives("\n".join(computations(text)["ENTRY"]))
 
 
 @pytest.mark.parametrize("contract", [DEFAULT, EXACT], ids=str)
@@ -60,7 +55,7 @@ def test_every_rung_of_a_sharded_contraction(layout):
     a, b, _ = problems(rng, 20, 6, 8 * 128, 8)
     a[0], b[0] = graded(rng, (6, 8 * 128)), reversed_graded(rng, (8, 8 * 128)).T
     c, text = run(jo.matmul, mesh(x=2, y=4), specs, (a, b), out)
-    assert always(text) == expected
+    assert unconditional(text) == expected
     assert collectives(text)["all-gather"] == 2  # in the condition of the last rung
     whole, report = jo.matmul(a, b, return_report=True)
     assert (report.rungs > 0).all()
@@ -71,7 +66,7 @@ def test_exact():
     a, b, _ = problems(np.random.default_rng(2), 2 * len(FAMILIES), 6, 4 * 140, 8)
     fn = partial(jo.matmul, contract=EXACT)
     c, text = run(fn, mesh(), (P(None, None, "x"), P(None, "x")), (a, b), P(None, None, "x"))
-    assert not {"all-gather", "all-to-all"} & always(text).keys()
+    assert not {"all-gather", "all-to-all"} & unconditional(text).keys()
     assert_same_bits(c, fn(a, b))
 
 
@@ -90,7 +85,7 @@ def test_magnitudes_of_parts_of_k_that_shards_cut():
     """Of the blocks of 64 k every third counts, wherever the shards begin."""
     a, b = operands(np.random.default_rng(5), 3, 4 * 17_500, 4, rows=phi(2), columns=phi(2))
     c, text = run(jo.matmul, mesh(), (P(None, "x"), P("x")), (a, b))
-    assert always(text) == {"all-reduce": 4, "collective-permute": 2}
+    assert unconditional(text) == {"all-reduce": 4, "collective-permute": 2}
     assert_same_bits(c, jo.matmul(a, b))
 
 
@@ -106,7 +101,7 @@ def test_certified_complex_products():
     rng = np.random.default_rng(7)
     a, b = (phi(2)(rng, shape) + 1j * phi(2)(rng, shape) for shape in ((4, 4 * 64), (4 * 64, 6)))
     c, text = run(jo.matmul, mesh(), (P(None, "x"), P("x")), (a, b))
-    assert "all-gather" not in always(text)
+    assert "all-gather" not in unconditional(text)
     assert_same_bits(c, jo.matmul(a, b))
 
 
@@ -119,6 +114,6 @@ def test_gradients(specs, count):
         return jax.vjp(jo.matmul, a, b)[1](w)
 
     actual, text = run(gradients, mesh(x=count), (*specs, P()), (a, b, w))
-    assert "all-gather" not in always(text)
+    assert "all-gather" not in unconditional(text)
     for x, expected in zip(actual, gradients(a, b, w), strict=True):
         assert_same_bits(x, expected)
