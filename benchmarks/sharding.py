@@ -1,7 +1,7 @@
 """Sharded float64 products on the GPUs of one host: bits and times against one GPU and against native products.
 
     python benchmarks/sharding.py --output benchmarks/results/h200/sharding.json
-        [--size 16384] [--contracts "mantissa(53)" ...] [--seconds 0.5] [--rounds 3]
+        [--size 16384] [--contracts "moduli(14)" ...] [--seconds 0.5] [--rounds 3]
 
 Times are medians of sustained runs (see timing.py) of jitted products of operands that lie sharded already.
 """
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--size", type=int, default=16384)
-    contracts = [Contract.componentwise(), Contract.mantissa(), Contract.moduli(14)]
+    contracts = [Contract.componentwise(), Contract.moduli(14)]
     parser.add_argument("--contracts", type=Contract.parse, nargs="+", default=contracts)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,7 +1,7 @@
 """Exact integers as a few int64 limbs, which the shards of a contraction add up.
 
-X = sum_i limb_i 2^(width i), every limb of X's sign. The width leaves room for the sum of all summands; the last
-limb is what is left of X, and sums of it may wrap: they are right modulo 2^64.
+X = sum_i limb_i 2^(width i), every limb but the last in [0, 2^width). The width leaves room for the sum of all
+summands; the last limb is what is left of X, with its sign, and sums of it may wrap: they are right modulo 2^64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jax import Array
 from ._moduli import Crt
 
 _WORD_BITS = 32
-"""Bits of a limb of the reference's integers, here called a word."""
+"""Bits of a word of the reference's integers."""
 
 
 def width(summands: int) -> int:
@@ -28,14 +28,14 @@ def count(crt: Crt, summands: int) -> int:
     return 1 + max(0, -(-(crt.product.bit_length() - 64) // width(summands)))
 
 
-def split(negative: Array, words: list[Array], crt: Crt, summands: int) -> list[Array]:
-    """The limbs of X from its sign and the words of its magnitude, lowest first."""
-    bits, limbs = width(summands), []
-    for i in range(last := count(crt, summands)):
-        limb = _gather(words, _WORD_BITS, bits * i)
-        limb = limb if i == last - 1 else limb & ((1 << bits) - 1)
-        limbs.append(_signed(negative, limb.astype(jnp.int64)))
-    return limbs
+def split(words: list[Array], crt: Crt, summands: int) -> list[Array]:
+    """The limbs of X from its words of two's complement, lowest first."""
+    bits, last = width(summands), count(crt, summands) - 1
+    # The sign goes on above the highest word.
+    digits = [word.astype(jnp.int64) for word in words]
+    digits[-1] = (digits[-1] ^ (1 << _WORD_BITS - 1)) - (1 << _WORD_BITS - 1)
+    limbs = [_gather(digits, _WORD_BITS, bits * i) for i in range(last + 1)]
+    return [*(limb & ((1 << bits) - 1) for limb in limbs[:last]), limbs[last]]
 
 
 def join(limbs: list[Array], crt: Crt, summands: int) -> tuple[Array, list[Array]]:
@@ -43,8 +43,8 @@ def join(limbs: list[Array], crt: Crt, summands: int) -> tuple[Array, list[Array
     bits = width(summands)
     negative = _carried(limbs, bits)[-1] < 0
     magnitude = _carried([_signed(negative, limb) for limb in limbs], bits)
-    unsigned = [limb.astype(jnp.uint64) for limb in magnitude]
-    return negative, [_gather(unsigned, bits, _WORD_BITS * i) & ((1 << _WORD_BITS) - 1) for i in range(crt.limbs)]
+    words = [_gather(magnitude, bits, _WORD_BITS * i) & ((1 << _WORD_BITS) - 1) for i in range(crt.limbs)]
+    return negative, [word.astype(jnp.uint64) for word in words]
 
 
 def _signed(negative: Array, x: Array) -> Array:
@@ -61,7 +61,7 @@ def _carried(limbs: list[Array], bits: int) -> list[Array]:
 
 
 def _gather(digits: list[Array], bits: int, start: int) -> Array:
-    """64 bits, from bit ``start``, of the number with these uint64 digits of ``bits`` bits."""
+    """64 bits, from bit ``start``, of the number with these int64 digits of ``bits`` bits, the highest with a sign."""
     shifts = [bits * i - start for i in range(len(digits))]
     parts = [x << s if s >= 0 else x >> -s for x, s in zip(digits, shifts, strict=True) if -64 < s < 64]
     return reduce(or_, parts, jnp.zeros_like(digits[0]))

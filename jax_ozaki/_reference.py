@@ -193,7 +193,7 @@ def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Ope
     special = (lhs_scale <= SCALE_INF)[..., :, None] | (rhs_scale <= SCALE_INF)[..., None, :]
     parts = []
     for residues, columns in zip(part_residues(v, moduli, rhs), part_columns(rhs), strict=True):
-        c = round_to_float64(*reconstruct(residues, moduli, lhs.field), exponent)
+        c = round_to_float64(*magnitude(reconstruct(residues, moduli, lhs.field)), exponent)
         parts.append(jnp.where(special, classify(lhs.parts(), columns), c))
     return lhs.field.joined(parts)
 
@@ -221,30 +221,37 @@ def _separate(v: Array, moduli: int) -> tuple[Array, Array]:
     return (plus + minus) % p, (s * minus + (p - s) * plus) % p
 
 
-def reconstruct(v: Array, moduli: int, field: Field = REAL) -> tuple[Array, list[Array]]:
-    """(X < 0, |X| in 32-bit limbs, lowest first) from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
+def reconstruct(v: Array, moduli: int, field: Field = REAL) -> list[Array]:
+    """X in 32-bit words of two's complement, lowest first, from v_i = X (P/p_i)^-1 mod p_i, moduli on axis 1.
 
-    X = sum_i v_i P/p_i - q P with q = round(sum_i v_i / p_i), right for |X| <= P (1/2 - 2^-8).
+    X = S - q P, S = sum_i v_i P/p_i, with q = round(S / P), right for |X| <= P (1/2 - 2^-8). The v_i are summed by
+    groups first, y_g = sum_i v_i Q_g/p_i < 2^26.
     """
     crt = _moduli.crt(moduli, field.moduli)
-    fraction_bits = 40
-    modulus = 2 ** (32 * crt.limbs)
-    quotient = jnp.full_like(v[:, 0], 1 << (fraction_bits - 1))
-    sums = [jnp.zeros_like(quotient) for _ in range(crt.limbs)]
+    fraction_bits = 38
+    sums = [jnp.zeros_like(v[:, 0], _u64) for _ in range(crt.limbs)]
+    quotient = jnp.full_like(sums[0], 1 << (fraction_bits - 1))
 
     def accumulate(x: Array, weight: int) -> None:
-        for limb in range(crt.limbs):
-            sums[limb] += x * _u64(weight >> (32 * limb) & 0xFFFFFFFF)
+        for word in range(crt.limbs):
+            sums[word] += x * _u64(weight >> (32 * word) & 0xFFFFFFFF)
 
-    for i, p in enumerate(field.moduli[:moduli]):
-        quotient += v[:, i] * _u64((2 ** (fraction_bits + 1) + p) // (2 * p))
-        accumulate(v[:, i], crt.product // p)
-    accumulate(quotient >> fraction_bits, modulus - crt.product)
+    first = 0
+    for group, product, weight in zip(crt.groups, crt.group_products, crt.group_weights, strict=True):
+        y = sum((v[:, first + i].astype(jnp.uint32) * jnp.uint32(product // p) for i, p in enumerate(group)))
+        first += len(group)
+        y = jnp.asarray(y).astype(_u64)
+        quotient += y * _u64((2 ** (fraction_bits + 1) + product) // (2 * product))
+        accumulate(y, weight)
+    accumulate(quotient >> fraction_bits, 2 ** (32 * crt.limbs) - crt.product)
+    return _carry(sums)
 
-    limbs = _carry(sums)
-    negative = limbs[-1] >> 31 == 1
-    complement = _carry([(limb ^ 0xFFFFFFFF) + (1 if i == 0 else 0) for i, limb in enumerate(limbs)])
-    return negative, [jnp.where(negative, x, y) for x, y in zip(complement, limbs, strict=True)]
+
+def magnitude(words: list[Array]) -> tuple[Array, list[Array]]:
+    """(X < 0, |X| in 32-bit words) from words of two's complement."""
+    negative = words[-1] >> 31 == 1
+    complement = _carry([(word ^ 0xFFFFFFFF) + (1 if i == 0 else 0) for i, word in enumerate(words)])
+    return negative, [jnp.where(negative, x, y) for x, y in zip(complement, words, strict=True)]
 
 
 def _carry(sums: list[Array]) -> list[Array]:

@@ -132,8 +132,7 @@ class StagesOfShards:
         part_special, part_exponent = self.part(special), self.part(exponent)
         parts = []
         for i, residues in enumerate(_reference.part_residues(v, moduli, rhs)):
-            integer = _reference.reconstruct(residues, moduli, lhs.field)
-            first, *others = _limbs.split(*integer, crt, count)
+            first, *others = _limbs.split(_reference.reconstruct(residues, moduli, lhs.field), crt, count)
             first = jnp.where(special, _class_counts(special, lhs, rhs, i), first)
             limbs = [self.sum(x) for x in (first, *(jnp.where(special, 0, limb) for limb in others))]
             c = _reference.round_to_float64(*_limbs.join(limbs, crt, count), part_exponent)

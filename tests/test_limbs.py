@@ -23,8 +23,8 @@ def test_sums_of_limbs(summands):
         total, sums = [0] * 45, None
         for _ in range(min(summands, 70)):
             numbers = draw((crt.product - 1) // 2 // summands)
-            words = [jnp.array([abs(x) >> 32 * i & 0xFFFFFFFF for x in numbers], jnp.uint64) for i in range(crt.limbs)]
-            limbs = _limbs.split(jnp.array([x < 0 for x in numbers]), words, crt, summands)
+            words = [jnp.array([x >> 32 * i & 0xFFFFFFFF for x in numbers], jnp.uint64) for i in range(crt.limbs)]
+            limbs = _limbs.split(words, crt, summands)
             sums = limbs if sums is None else [x + y for x, y in zip(sums, limbs, strict=True)]
             total = [x + y for x, y in zip(total, numbers, strict=True)]
         negative, words = _limbs.join(sums, crt, summands)
