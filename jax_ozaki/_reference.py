@@ -200,8 +200,8 @@ def combine(v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Ope
 
 def part_residues(v: Array, moduli: int, rhs: Operand) -> list[Array]:
     """Residues of every part of the outputs."""
-    v = v[..., : rhs.rows].astype(_u64)
-    return [v] if rhs.field is REAL else list(_separate(v, moduli))
+    v = v[..., : rhs.rows]
+    return [v] if rhs.field is REAL else list(_separate(v.astype(_u64), moduli))
 
 
 def part_columns(rhs: Operand) -> list[Array]:
