@@ -55,6 +55,7 @@ __all__ = [
     "Primitive",
     "Var",
     "ad",
+    "add_call_constants",
     "add_scan_constants",
     "allow_partitioning",
     "annotate_sharding",
@@ -133,6 +134,20 @@ def add_scan_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
 
     constants, carry, xs = params["ft_in"].unpack()
     return params | {"ft_in": flattree.pack((flattree.nones(len(constants) + count), carry, xs))}
+
+
+def add_call_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters of a call with custom derivatives with ``count`` more constants, which its rules do not see."""
+    more = params | {"num_consts": params["num_consts"] + count}
+    if "out_trees" not in params:
+        return more
+
+    def out_trees() -> Any:
+        # Residuals that are operands are named by their position.
+        *trees, forwarded = params["out_trees"]()
+        return (*trees, [x if x is None else x + count for x in forwarded])
+
+    return more | {"out_trees": out_trees}
 
 
 def evaluate_eagerly(primitive: Primitive) -> None:

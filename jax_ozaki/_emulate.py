@@ -33,8 +33,12 @@ def emulate(
 
     Products are replaced wherever a jaxpr shows them: in jit, scan, while, cond, checkpoint, shard_map,
     custom_linear_solve and the rules of custom_jvp and custom_vjp. ``emulate`` composes with every
-    transformation on either side: ``emulate(grad(f))`` and ``grad(emulate(f))`` are emulated throughout. An
-    operand that a loop does not change is quantized once, before the loop.
+    transformation on either side: ``emulate(grad(f))`` and ``grad(emulate(f))`` are emulated throughout.
+
+    An operand that a loop does not change is quantized once, before the loop, as long as its residues fit
+    ``workspace_bytes``; for the loop backwards of a gradient too. ``grad(emulate(f))`` leaves two cases to the loop
+    backwards: branches of ``cond``, where jax would keep the residues of every iteration, and backward rules of
+    ``custom_vjp``, which jax runs when nothing leaves the loop any more. ``emulate(grad(f))`` has neither.
 
     Decompositions and solves (cholesky, lu, qr, eigh, svd, triangular_solve) are no products and stay XLA's; the
     products in their derivatives are emulated. A library's primitive is emulated in its lowering and its derivatives,

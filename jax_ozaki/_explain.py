@@ -13,7 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 from . import _dimensions, _switch
 from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
 from ._jaxpr import inline, inner_jaxprs, opened
-from ._prepare import ozaki_prepared_dot_general_p
+from ._prepared_product import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._settings import Settings
 from ._substitute import OPAQUE, Substitution, staged

@@ -5,20 +5,13 @@ XLA moves custom calls out of loops on the CPU only, so it is done here, in the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from jax import Array, lax
-
-from . import _field
 from ._compat import JaxprEqn, Literal
-from ._contract import Contract
-from ._dimensions import DimensionNumbers, groups
 from ._jaxpr import opened, rebuilt
-from ._plan import padded_k
-from ._prepare import Prepared, ozaki_prepared_dot_general_p, prepare
+from ._prepared_product import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 from ._quantize import ozaki_quantize_p
 
@@ -112,57 +105,3 @@ def _needed(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:
             needed.append(equation)
             wanted.update(x for x in equation.invars if not isinstance(x, Literal))
     return needed[::-1]
-
-
-class Form(NamedTuple):
-    """How the operands of a product are laid out for one of them to be prepared: one contracted axis, and
-    that among its last two."""
-
-    side: int
-    """Which operand is prepared."""
-    permutations: tuple[tuple[int, ...], tuple[int, ...]]
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dimension_numbers: DimensionNumbers
-
-    def lay_out(self, x: Array, side: int) -> Array:
-        return lax.reshape(lax.transpose(x, self.permutations[side]), self.shapes[side])
-
-    def residue_bytes(self, contract: Contract, dtype: Any) -> int:
-        """Bytes of residues of the prepared operand."""
-        shape, (axis,) = self.shapes[self.side], self.dimension_numbers[0][self.side]
-        planes = _field.of(dtype).parts * contract.modulus_count(shape[axis], dtype)
-        return planes * math.prod(shape) // max(shape[axis], 1) * padded_k(shape[axis])
-
-    def prepare(self, x: Array, contract: Contract) -> Prepared:
-        x = self.lay_out(x, self.side)
-        (axis,) = self.dimension_numbers[0][self.side]
-        return prepare(x, "lhs" if axis == x.ndim - 1 else "rhs", contract)
-
-
-def form(lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, side: int) -> Form | None:
-    """The form for operand ``side`` of a product of these avals; None if it is a vector, or nothing is contracted."""
-    avals = lhs, rhs
-    both = groups(dimension_numbers, lhs.ndim, rhs.ndim)
-    contracted = dimension_numbers[0]
-    if not contracted[0] or avals[side].ndim == len(contracted[side]):
-        return None
-    # The order in which the operand that changes holds the contracted axes, so that it is not copied.
-    order = sorted(range(len(contracted[0])), key=contracted[1 - side].__getitem__)
-    permutations, shapes, axes = [], [], []
-    for i, (aval, of_aval) in enumerate(zip(avals, both, strict=True)):
-        ks = tuple(of_aval.contract[j] for j in order)
-        kept = [axis for axis in range(aval.ndim) if axis not in ks]
-        # Contracted axes become one, where they lie if they lie together; a prepared one among the last two.
-        together = ks == tuple(range(ks[0], ks[0] + len(ks)))
-        place = ks[0] if together else len(kept)
-        if i == side and place < len(kept) - 1:
-            place = len(kept)
-        permutation = (*kept[:place], *ks, *kept[place:])
-        size = math.prod(aval.shape[k] for k in ks)
-        shapes.append((*(aval.shape[x] for x in kept[:place]), size, *(aval.shape[x] for x in kept[place:])))
-        new_position = {x: j + (j >= place) for j, x in enumerate(kept)}
-        permutations.append(permutation)
-        axes.append(((place,), tuple(new_position[x] for x in of_aval.batch)))
-    (lhs_contract, lhs_batch), (rhs_contract, rhs_batch) = axes
-    numbers = (lhs_contract, rhs_contract), (lhs_batch, rhs_batch)
-    return Form(side, tuple(permutations), tuple(shapes), numbers)  # type: ignore[arg-type]

@@ -114,16 +114,16 @@ ozaki_dot_general_p.def_effectful_abstract_eval(abstract_eval)
 # Derivatives: the product is bilinear, and its transposes are products.
 
 
-def transpose_lhs(cotangent: Array, lhs: Any, rhs: Array, **params: Any) -> Array:
-    """The cotangent of a linear lhs."""
+def transpose_lhs(cotangent: Array, lhs: Any, rhs: Array, *, multiply: Any = bind, **params: Any) -> Array:
+    """The cotangent of a linear lhs; ``multiply(cotangent, rhs, ...)`` is its product."""
     labels = _dimensions.labelled(params["dimension_numbers"], lhs.aval.ndim, np.ndim(rhs))
-    return _product_onto(lhs.aval, labels.lhs, (cotangent, labels.out), (rhs, labels.rhs), params)
+    return _product_onto(lhs.aval, labels.lhs, (cotangent, labels.out), (rhs, labels.rhs), params, multiply)
 
 
-def transpose_rhs(cotangent: Array, lhs: Array, rhs: Any, **params: Any) -> Array:
-    """The cotangent of a linear rhs."""
+def transpose_rhs(cotangent: Array, lhs: Array, rhs: Any, *, multiply: Any = bind, **params: Any) -> Array:
+    """The cotangent of a linear rhs; ``multiply(lhs, cotangent, ...)`` is its product."""
     labels = _dimensions.labelled(params["dimension_numbers"], np.ndim(lhs), rhs.aval.ndim)
-    return _product_onto(rhs.aval, labels.rhs, (lhs, labels.lhs), (cotangent, labels.out), params)
+    return _product_onto(rhs.aval, labels.rhs, (lhs, labels.lhs), (cotangent, labels.out), params, multiply)
 
 
 def _product_onto(
@@ -132,12 +132,13 @@ def _product_onto(
     left: tuple[Array, _dimensions.Labels],
     right: tuple[Array, _dimensions.Labels],
     params: dict[str, Any],
+    multiply: Any,
 ) -> Array:
     """The product of two labelled arrays with the axes ``wanted`` and the sharding of ``aval``."""
     dimension_numbers, result = _dimensions.numbers(left[1], right[1], wanted)
     of_axis = dict(zip(wanted, aval.sharding.spec, strict=True))
     sharding = aval.sharding.update(spec=PartitionSpec(*(of_axis[axis] for axis in result)))
-    product = bind(
+    product = multiply(
         left[0],
         right[0],
         dimension_numbers=dimension_numbers,

@@ -57,9 +57,13 @@ def _multiply(
     if observe:
         observe(lhs, rhs, dimension_numbers)
     if isinstance(lhs, Prepared) or isinstance(rhs, Prepared):
-        if out_sharding is not None:
-            raise ValueError("out_sharding is not supported for prepared operands: constrain the result instead.")
-        return _prepare.multiply(lhs, rhs, dimension_numbers=dimension_numbers, workspace_bytes=workspace_bytes)
+        return _prepare.multiply(
+            lhs,
+            rhs,
+            dimension_numbers=dimension_numbers,
+            workspace_bytes=workspace_bytes,
+            out_sharding=out_sharding,
+        )
     return _primitive.bind(
         lhs,
         rhs,

@@ -15,15 +15,13 @@ from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend.core import jaxpr_as_fun, primitives
 
-from . import _dimensions, _field
+from . import _dimensions, _field, _loops
 from ._compat import (
     ClosedJaxpr,
     JaxprEqn,
-    Literal,
-    Var,
-    add_scan_constants,
     cond_p,
     custom_jvp_call_p,
     custom_linear_solve_p,
@@ -33,23 +31,21 @@ from ._compat import (
     has_shardings,
     jit_p,
     remat_p,
-    scan_constants,
     scan_p,
     symmetric_product_p,
     trace,
     while_p,
     wrapped,
 )
-from ._hoist import HOISTED, Form, form, is_invariant, split
+from ._form import Form, form
 from ._jaxpr import inline, inner_jaxprs, map_inner, opened, rebuilt
-from ._prepare import preparable
+from ._loops import Constancy, Scope
+from ._prepare import Prepared, preparable
 from ._rewrite import emulates, multiply
 from ._settings import Settings
 from ._switch import Switch
 from ._watched import can_be_watched, is_foreign, watch
 from .checkpoint_policies import seeing_products
-
-Atom = Any
 
 _WATCHED = frozenset(
     getattr(primitives, name)
@@ -128,26 +124,6 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
 
 
-class Scope:
-    """One jaxpr on its way: what stands for its variables, and which of them an enclosing loop does not change."""
-
-    def __init__(self, invariant: set[Any] | None) -> None:
-        self.atoms: dict[Any, Atom] = {}
-        self.invariant = invariant
-
-    def read(self, atom: Atom) -> Atom:
-        return atom if isinstance(atom, Literal) else self.atoms.get(atom, atom)
-
-    def is_invariant(self, atom: Atom) -> bool:
-        return self.invariant is not None and (isinstance(atom, Literal) or atom in self.invariant)
-
-    def note(self, equations: Sequence[JaxprEqn]) -> None:
-        """Enter what ``equations`` compute."""
-        for equation in equations:
-            if self.invariant is not None and is_invariant(equation, self.invariant):
-                self.invariant.update(equation.outvars)
-
-
 class Substitution:
     """Replaces the products of jaxprs under ``settings``."""
 
@@ -167,24 +143,26 @@ class Substitution:
         dtypes = [getattr(x.aval, "dtype", None) for x in equation.invars]
         return any(emulates(x, x, x) for x in dtypes) and can_be_watched(equation.params)
 
-    def rewrite(self, jaxpr: Any, constant: Sequence[bool] | None = None) -> Any:
+    def rewrite(self, jaxpr: Any, constancy: Sequence[Constancy] | None = None, differentiated: bool = False) -> Any:
         """``jaxpr`` replaced; itself if there is nothing to replace.
 
-        ``constant`` marks the arguments that an enclosing loop does not change. The result is the same object
-        each time, so that what jax caches for it is found again.
+        ``constancy`` is that of the arguments in the loops around, None outside of loops, and ``differentiated``
+        whether the jaxpr is written to be. The result is the same object each time, so that what jax caches for it
+        is found again.
         """
-        key = (type(self), self.settings, constant if constant is None else tuple(constant))
+        key = (type(self), self.settings, None if constancy is None else tuple(constancy), differentiated)
         known = _rewritten.setdefault(jaxpr, {})
         if key not in known:
-            known[key] = self._rewrite(jaxpr, constant)
+            known[key] = self._rewrite(jaxpr, constancy, differentiated)
         return jaxpr if known[key] is None else known[key]
 
-    def _rewrite(self, jaxpr: Any, constant: Sequence[bool] | None) -> Any:
+    def _rewrite(self, jaxpr: Any, constancy: Sequence[Constancy] | None, differentiated: bool) -> Any:
         inner = opened(jaxpr)
-        scope = Scope(None)
-        if constant is not None:
-            fixed = {x for x, is_fixed in zip(inner.invars, constant, strict=True) if is_fixed}
-            scope = Scope(fixed.union(inner.constvars))
+        of_variables: dict[Any, Constancy] | None = None
+        if constancy is not None:
+            of_variables = dict.fromkeys(inner.constvars, Constancy.THROUGHOUT)
+            of_variables.update(zip(inner.invars, constancy, strict=True))
+        scope = Scope(of_variables, differentiated)
         equations: list[JaxprEqn] = []
         for equation in inner.eqns:
             operands = [scope.read(x) for x in equation.invars]
@@ -210,23 +188,23 @@ class Substitution:
         if self.is_watched(equation):
             return self._watched(equation, scope)
         if primitive is scan_p:
-            return self._scan(equation)
+            return _loops.scan(equation, scope, self.rewrite)
         if primitive is while_p:
-            return self._while(equation)
-        if scope.invariant is not None:
+            return _loops.while_loop(equation, scope, self.rewrite)
+        if scope.constancy is not None:
             if primitive is jit_p and not has_shardings(equation.params):
-                return self._jit_in_loop(equation, scope)
-            if primitive in (cond_p, remat_p, custom_jvp_call_p):
-                return self._block_in_loop(equation, scope)
+                return _loops.jitted(equation, scope, self.rewrite) or [self._within(equation)]
+            if primitive in (cond_p, remat_p, custom_jvp_call_p, custom_vjp_call_p):
+                return _loops.block(equation, scope, self.rewrite, self._within)
             if primitive is custom_linear_solve_p:
-                return self._linear_solve_in_loop(equation, scope)
+                return _loops.linear_solve(equation, scope, self.rewrite)
         return [self._within(equation)]
 
-    def _within(self, equation: JaxprEqn) -> JaxprEqn:
-        """An equation with its inner jaxprs and rules replaced."""
+    def _within(self, equation: JaxprEqn, constancy: Sequence[Constancy] | None = None) -> JaxprEqn:
+        """An equation with its inner jaxprs and rules replaced; ``constancy`` is that of its operands in a loop."""
         params = map_inner(equation.params, self.rewrite)
         if equation.primitive in (custom_jvp_call_p, custom_vjp_call_p, custom_vmap_p):
-            return equation.replace(params=params | self._rules(params))
+            return equation.replace(params=params | self._rules(params, constancy))
         same = all(params[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=params | _policy(params))
 
@@ -254,14 +232,15 @@ class Substitution:
 
             def prepare(x: Any) -> list[Any]:
                 nonlocal tree
-                leaves, tree = jax.tree.flatten(layout.prepare(x, self.settings.contract))
+                leaves, tree = jax.tree.flatten(self._prepared(layout, x, operands[side], scope))
                 return leaves
 
             def product(x: Any, *leaves: Any) -> list[Any]:
                 prepared = jax.tree.unflatten(tree, leaves)
                 other = layout.lay_out(x, 1 - side)
                 both = (prepared, other) if side == 0 else (other, prepared)
-                return [replacement(*both, params=params | {"dimension_numbers": layout.dimension_numbers})]
+                changed = {"dimension_numbers": layout.dimension_numbers}
+                return [lax.reshape(replacement(*both, params=params | changed), cast(Any, result.aval).shape)]
 
             closed = _trace(prepare, [avals[side]], equation)
             quantized, leaves = inline(closed, [operands[side]], equation)
@@ -273,156 +252,56 @@ class Substitution:
 
     def _form(self, equation: JaxprEqn, scope: Scope) -> Form | None:
         """How to prepare the one operand that the loop around does not change, if that is possible."""
-        fixed = [scope.is_invariant(x) for x in equation.invars]
-        avals = [cast(Any, x.aval) for x in equation.invars]
-        plain = equation.params["out_sharding"] is None and all(x.sharding.mesh.empty for x in avals)
-        lhs, rhs = avals
+        if scope.constancy is None:
+            return None
+        fixed = [scope.constancy_of(x) > Constancy.CHANGES for x in equation.invars]
+        lhs, rhs = (cast(Any, x.aval) for x in equation.invars)
         same = lhs.dtype == rhs.dtype and lhs.dtype in _field.DTYPES
-        if sum(fixed) != 1 or not (plain and same and preparable(self.settings.contract, lhs.dtype)):
+        if sum(fixed) != 1 or not (same and preparable(self.settings.contract, lhs.dtype)):
             return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
         found = form(lhs, rhs, numbers, fixed.index(True))
         # What is prepared is held as long as the loop runs.
-        held = found and found.residue_bytes(self.settings.contract, lhs.dtype)
-        return found if held and held <= self.settings.workspace_bytes else None
+        return found if found and self._holds(found, lhs.dtype) else None
 
-    # Loops: what they do not change is quantized outside.
+    def _holds(self, layout: Form, dtype: Any, *, transposed: bool = False) -> bool:
+        held = layout.residue_bytes(self.settings.contract, dtype, transposed=transposed)
+        return held <= self.settings.workspace_bytes
 
-    def _scan(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
-        params, operands = equation.params, equation.invars
-        count = scan_constants(params)
-        before, body, new = self._loop_body(equation, params["jaxpr"], operands[:count], len(operands) - count)
-        if body is params["jaxpr"]:
-            return [equation]
-        params = add_scan_constants(params, len(new)) | {"jaxpr": body}
-        return [*before, equation.replace(invars=[*operands[:count], *new, *operands[count:]], params=params)]
-
-    def _while(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
-        params, operands = equation.params, equation.invars
-        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
-        carried = operands[of_cond + of_body :]
-        before: list[JaxprEqn] = []
-        consts: list[Atom] = []
-        changed: dict[str, Any] = {}
-        for name, own in (("cond", operands[:of_cond]), ("body", operands[of_cond : of_cond + of_body])):
-            outside, jaxpr, new = self._loop_body(equation, params[f"{name}_jaxpr"], own, len(carried))
-            before += outside
-            consts += [*own, *new]
-            changed |= {f"{name}_jaxpr": jaxpr, f"{name}_nconsts": len(own) + len(new)}
-        if all(params[name] is value for name, value in changed.items() if name.endswith("jaxpr")):
-            return [equation]
-        return [*before, equation.replace(invars=[*consts, *carried], params=params | changed)]
-
-    def _loop_body(
-        self,
-        equation: JaxprEqn,
-        jaxpr: Any,
-        constants: Sequence[Atom],
-        others: int,
-        which: Sequence[bool] | None = None,
-    ) -> tuple[list[JaxprEqn], Any, list[Atom]]:
-        """What to compute before a loop, its body, and the constants that it has besides ``constants``.
-
-        ``which`` of these do not change, if not all.
-        """
-        # Effects on references name operands by position.
-        if any(hasattr(effect, "input_index") for effect in equation.effects):
-            return [], self.rewrite(jaxpr), []
-        which = [True] * len(constants) if which is None else which
-        fixed = [*which, *[False] * others]
-        body = self.rewrite(jaxpr, fixed)
-        found = split(body, fixed, len(constants))
-        if found is None:
-            return [], body, []
-        before, new = inline(found.outside, [x for x, same in zip(constants, which, strict=True) if same])
-        return before, found.body, new
-
-    def _jit_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
-        """A jitted function in a loop, open where something in it may leave the loop."""
-        jaxpr = self.rewrite(equation.params["jaxpr"], [scope.is_invariant(x) for x in equation.invars])
-        if not any(e.primitive in HOISTED for e in opened(jaxpr).eqns):
-            return [self._within(equation)]
-        equations, results = inline(jaxpr, equation.invars)
-        scope.atoms.update(zip(equation.outvars, results, strict=True))
-        return equations
-
-    def _block_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
-        """A block in a loop: a conditional, a rematerialised block, a custom_jvp. What the loop does not
-        change is taken out, and becomes an operand."""
-        params = self._within(equation).params
-        is_cond = equation.primitive is cond_p
-        first, operands = equation.invars[:is_cond], equation.invars[is_cond:]
-        name = next(name for name in ("branches", "call_jaxpr", "jaxpr") if name in params)
-        position = params.get("num_consts", len(operands))
-        fixed = [scope.is_invariant(x) for x in operands]
-        original = equation.params[name]
-        blocks = [self.rewrite(x, fixed) for x in (original if is_cond else [original])]
-        parts = [split(block, fixed, position) for block in blocks]
-        constants = [x for x, is_fixed in zip(operands, fixed, strict=True) if is_fixed]
-        before: list[JaxprEqn] = []
-        added: list[Atom] = []
-        for i, part in enumerate(parts):
-            if part is None:
-                continue
-            outside, new = inline(part.outside, constants)
-            before += outside
-            # Every branch takes what one of them needs.
-            own, at = opened(part.body).invars[position : position + len(new)], position + len(added)
-            added += new
-            for j, block in enumerate(blocks):
-                source, invars = opened(part.body if i == j else block), opened(block).invars
-                more = own if i == j else [Var(x.aval) for x in own]
-                invars = [*invars[:at], *more, *invars[at:]]
-                blocks[j] = rebuilt(block, source.eqns, invars=invars, outvars=source.outvars)
-        if not added:
-            return [self._within(equation)]
-        changed: dict[str, Any] = {name: tuple(blocks) if is_cond else blocks[0]}
-        if "num_consts" in params:
-            changed["num_consts"] = position + len(added)
-        invars = [*first, *operands[:position], *added, *operands[position:]]
-        return [*before, equation.replace(invars=invars, params=params | changed)]
-
-    def _linear_solve_in_loop(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
-        """A linear solve in a loop: what the loop does not change is taken out of its functions."""
-        params, operands = equation.params, list(equation.invars)
-        jaxprs, lengths = params["jaxprs"]._asdict(), params["const_lengths"]._asdict()
-        before: list[JaxprEqn] = []
-        consts: list[Atom] = []
-        for name, count in lengths.items():
-            own, operands = operands[:count], operands[count:]
-            consts += own
-            if jaxprs[name] is None:
-                continue
-            others = len(opened(jaxprs[name]).invars) - count
-            outside, jaxprs[name], new = self._loop_body(
-                equation, jaxprs[name], own, others, [scope.is_invariant(x) for x in own]
-            )
-            before += outside
-            consts += new
-            lengths[name] += len(new)
-        changed = {
-            "jaxprs": type(params["jaxprs"])(**jaxprs),
-            "const_lengths": type(params["const_lengths"])(**lengths),
-        }
-        return [*before, equation.replace(invars=[*consts, *operands], params=params | changed)]
+    def _prepared(self, layout: Form, x: Any, variable: Any, scope: Scope) -> Prepared:
+        """The operand ``variable``, with the value ``x``, prepared."""
+        if scope.constancy_of(variable) < Constancy.THROUGHOUT:
+            return layout.prepare(x, self.settings.contract)
+        transposed = scope.differentiated and self._holds(layout, x.dtype, transposed=True)
+        return layout.prepare_invariant(x, self.settings.contract, transposed=transposed)
 
     # Derivatives.
 
-    def _rules(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _rules(self, params: dict[str, Any], constancy: Sequence[Constancy] | None) -> dict[str, Any]:
         """The custom rules of a function, rewritten when they are used."""
+        if constancy is not None:
+            # Partial evaluation takes what a rule quantizes out of all the loops around it, or out of none.
+            of_all = [x if x is Constancy.THROUGHOUT else Constancy.CHANGES for x in constancy]
+            constancy = of_all[params.get("num_consts", 0) :]
         rules: dict[str, Any] = {}
-        for name in ("jvp_jaxpr_fun", "fwd_jaxpr_thunk"):
+        for name, differentiated in (("jvp_jaxpr_fun", True), ("fwd_jaxpr_thunk", False)):
             if name in params:
-                rules[name] = wrapped(partial(self._rule, params[name]), params[name])
+                rule = partial(self._rule, params[name], constancy, differentiated)
+                rules[name] = wrapped(rule, params[name])
         if "bwd" in params:
             rules["bwd"] = wrapped(partial(Call(self.settings), params["bwd"].call_wrapped), params["bwd"])
         if "rule" in params:
             rules["rule"] = partial(Call(self.settings), params["rule"])
         return rules
 
-    def _rule(self, rule: Any, *zeros: Any) -> tuple[Any, ...]:
+    def _rule(
+        self, rule: Any, constancy: Sequence[Constancy] | None, differentiated: bool, *zeros: Any
+    ) -> tuple[Any, ...]:
         jaxpr, *rest = rule.call_wrapped(*zeros)
-        return (self.rewrite(jaxpr), *rest)
+        if constancy is None:
+            return (self.rewrite(jaxpr), *rest)
+        tangents = len(opened(jaxpr).invars) - len(constancy)
+        return (self.rewrite(jaxpr, [*constancy, *[Constancy.CHANGES] * tangents], differentiated), *rest)
 
     def _watched(self, equation: JaxprEqn, scope: Scope) -> Sequence[JaxprEqn]:
         """A decomposition, a solve, a library's primitive: emulated where it is lowered or differentiated."""

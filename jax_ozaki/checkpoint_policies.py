@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from ._compat import dot_general_p
-from ._prepare import ozaki_prepared_dot_general_p
+from ._prepared_product import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
 
 __all__ = [

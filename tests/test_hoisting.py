@@ -1,22 +1,25 @@
 """What a loop does not change is quantized once, before it, on every backend."""
 
-import functools
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
+import meshes
 import oracle
-from compiled import calls, computations, emulated, hlo
+from compiled import calls, computations, emulated, hlo, products
 from oracle import assert_same_bits
 
 N = 15
-emulate = functools.partial(jo.emulate, contract=jo.Contract.moduli(N), min_size=0)
-product = functools.partial(oracle.product, n=N)
+emulate = partial(jo.emulate, contract=jo.Contract.moduli(N), min_size=0)
+product = partial(oracle.product, n=N)
 RNG = np.random.default_rng(0)
 SQUARE = jnp.asarray(RNG.standard_normal((5, 5)) / 3)
 SPD = SQUARE @ SQUARE.T + jnp.eye(5)
@@ -57,6 +60,24 @@ def _(primals, tangents):
     return jnp.sin(a @ x), jnp.cos(a @ x) * (da @ x + a @ dx)
 
 
+@jax.custom_vjp
+def layer(a, x):
+    return jnp.sin(a @ x)
+
+
+def layer_forwards(a, x):
+    y = a @ x
+    return jnp.sin(y), (a, x, jnp.cos(y))
+
+
+def layer_backwards(residuals, g):
+    a, x, cos = residuals
+    return jnp.outer(g * cos, x), a.T @ (g * cos)
+
+
+layer.defvjp(layer_forwards, layer_backwards)
+
+
 @jax.jit
 def closure(c):
     return SQUARE @ c
@@ -92,10 +113,16 @@ STEPS = {
         VECTOR,
         2,
     ),
-    "checkpoint": (lambda a, c: jax.checkpoint(lambda c: jnp.sin(a @ c))(c), SQUARE, VECTOR, 1),
+    # for the loop backwards too, which multiplies by a^T
+    "checkpoint": (lambda a, c: jax.checkpoint(lambda c: jnp.sin(a @ c))(c), SQUARE, VECTOR, 2),
     "custom_jvp": (activation, SQUARE, VECTOR, 1),
+    "custom_vjp": (layer, SQUARE, VECTOR, 1),
     "conjugate gradients": (cg, SPD, VECTOR, 1),
 }
+
+FORWARDS_ONLY = {"cond", "switch", "custom_vjp", "a product of constants"}
+"""Steps whose derivatives are quantized in the loop backwards where a program that is emulated already is differentiated:
+a branch or a rule written by hand decides there what is multiplied; and a product that left the loop has no loop."""
 
 
 @pytest.mark.parametrize("loop", [in_scan, in_while])
@@ -111,26 +138,123 @@ def test_constants_are_quantized_outside(name, loop):
     np.testing.assert_allclose(jax.jit(emulate(jax.jit(program)))(a, x), program(a, x), rtol=1e-9, atol=1e-11)
 
 
+def cubes(fn):
+    return lambda a, x: (fn(a, x) ** 3).sum()
+
+
+def plain_products(fn, *args):
+    """How many multiply operands that are not quantized before."""
+    return products(fn, *args).count("ozaki_dot_general")
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_derivatives_with_respect_to_a_constant(name):
     """Of scan, that all modes differentiate."""
     step, a, x, _ = STEPS[name]
     native = in_scan(step)
-
-    def loss(fn):
-        return lambda a, x: (fn(a, x) ** 3).sum()
-
-    expected = jax.grad(loss(native), (0, 1))(a, x)
-    for gradient in (jax.grad(loss(emulate(native)), (0, 1)), emulate(jax.grad(loss(native), (0, 1)))):
+    expected = jax.grad(cubes(native), (0, 1))(a, x)
+    gradients = jax.grad(cubes(emulate(native)), (0, 1)), emulate(jax.grad(cubes(native), (0, 1)))
+    for gradient in gradients:
         assert emulated(gradient, a, x)
         for y, z in zip(gradient(a, x), expected, strict=True):
             np.testing.assert_allclose(y, z, rtol=1e-8, atol=1e-8 * float(abs(z).max()))
-    found, outside = quantizations(emulate(jax.grad(loss(native), (0, 1))), a, x)
-    assert found == outside  # the loop backwards too
-    tangents = (jnp.cos(a), jnp.sin(x))
-    np.testing.assert_allclose(
-        jax.jvp(loss(emulate(native)), (a, x), tangents)[1], jax.jvp(loss(native), (a, x), tangents)[1], rtol=1e-8
-    )
+        found, outside = quantizations(gradient, a, x)
+        assert found == outside >= 1
+    if name not in FORWARDS_ONLY:  # the loop backwards too multiplies by what is quantized outside
+        of_emulated, of_gradient = (plain_products(gradient, a, x) for gradient in gradients)
+        assert of_emulated == of_gradient
+
+
+@pytest.mark.parametrize("name", STEPS.keys() - {"custom_vjp"})
+def test_tangents_with_respect_to_a_constant(name):
+    step, a, x, _ = STEPS[name]
+    native, tangents = in_scan(step), (jnp.cos(a), jnp.sin(x))
+    expected = jax.jvp(cubes(native), (a, x), tangents)[1]
+    np.testing.assert_allclose(jax.jvp(cubes(emulate(native)), (a, x), tangents)[1], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["recurrence", "both sides", "checkpoint", "custom_jvp", "a loop in the loop"])
+def test_second_derivatives(name):
+    step, a, x, _ = STEPS[name]
+    native = in_scan(step)
+
+    def curvature(fn):
+        return lambda a, x: (jax.grad(cubes(fn), (0, 1))(a, x)[0] ** 2).sum()
+
+    expected = jax.grad(curvature(native), (0, 1))(a, x)
+    for y, z in zip(jax.grad(curvature(emulate(native)), (0, 1))(a, x), expected, strict=True):
+        np.testing.assert_allclose(y, z, rtol=1e-8, atol=1e-8 * float(abs(z).max()))
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
+@pytest.mark.parametrize("name", ["recurrence", "from the right", "a stack", "checkpoint", "custom_jvp"])
+def test_batches_of_gradients(name, axes):
+    step, a, x, _ = STEPS[name]
+    native = in_scan(step)
+    args = [y if axis is None else jnp.stack([y, -y, y / 2]) for y, axis in zip((a, x), axes, strict=True)]
+    expected = jax.vmap(jax.grad(cubes(native), (0, 1)), axes)(*args)
+    for y, z in zip(jax.vmap(jax.grad(cubes(emulate(native)), (0, 1)), axes)(*args), expected, strict=True):
+        np.testing.assert_allclose(y, z, rtol=1e-8, atol=1e-8 * float(abs(z).max()))
+
+
+def test_gradients_do_not_depend_on_hoisting():
+    """Bit for bit; and no residues are stacked up for the loop backwards."""
+    native = in_scan(lambda a, c: a @ jnp.sin(c))
+    a, x, residues = jnp.tile(SQUARE, (50, 50)) / 50, jnp.tile(VECTOR, 50), N * 250 * 256
+    hoisted, within = (jax.grad(cubes(emulate(native, workspace_bytes=size)), (0, 1)) for size in (2**30, residues - 1))
+    assert quantizations(hoisted, a, x) == (2, 2) and quantizations(within, a, x) == (0, 0)
+    for y, z in zip(hoisted(a, x), within(a, x), strict=True):
+        assert_same_bits(y, z)
+    text = str(jax.make_jaxpr(hoisted)(a, x))
+    assert "u8[15,250,256]" in text and "u8[3," not in text
+
+
+def test_a_rule_written_by_hand_keeps_no_residues_for_each_iteration():
+    """What ``custom_vjp`` multiplies backwards is quantized in the loop backwards."""
+    step, a, x, _ = STEPS["custom_vjp"]
+    text = str(jax.make_jaxpr(jax.grad(cubes(emulate(in_scan(step)))))(a, x))
+    assert "u8[15,5,16]" in text and "u8[3," not in text
+
+
+# Sharded operands.
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto], ids=str)
+@pytest.mark.parametrize("spec", [P(), P("x"), P(None, "y"), P("x", "y")], ids=str)
+def test_sharded_constants_are_quantized_outside(kind, spec):
+    devices = meshes.mesh(kind, x=2, y=2)
+    a, x = jnp.tile(SQUARE[:4, :4], (2, 2)) / 3, MATRIX[:4, :4].repeat(2, 0)
+    out = P("x", None)
+
+    asked = NamedSharding(devices, out) if kind is AxisType.Explicit else None
+    native = in_scan(lambda a, c: jnp.sin(jnp.matmul(a, c, out_sharding=asked)))
+    whole = in_scan(lambda a, c: jnp.sin(a @ c))
+    expected, unsharded = (whole(a, x), *jax.grad(cubes(whole), (0, 1))(a, x)), emulate(whole)(a, x)
+    with jax.set_mesh(devices):
+        a, x = meshes.put(devices, (spec, out), (a, x))
+        gradient = jax.jit(jax.grad(cubes(emulate(native)), (0, 1)))
+        assert quantizations(emulate(native), a, x) == (1, 1)
+        assert quantizations(jax.grad(cubes(emulate(native)), (0, 1)), a, x) == (2, 2)
+        found = jax.jit(emulate(native))(a, x), *gradient(a, x)
+        types = [jax.typeof(y) for y in found]
+        assert types == [
+            jax.typeof(y) for y in (jax.jit(native)(a, x), *jax.jit(jax.grad(cubes(native), (0, 1)))(a, x))
+        ]
+    assert_same_bits(found[0], unsharded)
+    for y, z in zip(found, expected, strict=True):
+        np.testing.assert_allclose(y, z, rtol=1e-9, atol=1e-11)
+
+
+def test_constants_in_shard_map_are_quantized_outside():
+    devices = meshes.mesh(x=2)
+    native = in_scan(lambda a, c: jnp.sin(a @ c))
+    mapped = partial(jax.shard_map, mesh=devices, in_specs=(P(), P(None, "x")), out_specs=P(None, "x"))
+    gradient = jax.grad(cubes(emulate(mapped(native))), (0, 1))
+    text = str(jax.make_jaxpr(gradient)(SQUARE, MATRIX))
+    assert text.count("ozaki_quantize[") == 2 and "ozaki_prepared_dot_general" in text
+    expected = jax.grad(cubes(native), (0, 1))(SQUARE, MATRIX)
+    for y, z in zip(jax.jit(gradient)(SQUARE, MATRIX), expected, strict=True):
+        np.testing.assert_allclose(y, z, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
