@@ -7,9 +7,9 @@ from . import checkpoint_policies, linalg
 from ._contract import Contract, default_contract
 from ._emulate import emulate
 from ._enable import enable
-from ._explain import Explanation
+from ._explain_product import explain
+from ._explain_program import Explanation
 from ._export import export_checks
-from ._limits import explain
 from ._numpy import dot, dot_general, einsum, inner, matmul, matvec, tensordot, vdot, vecdot, vecmat
 from ._plan import Plan, default_workspace_bytes, plan
 from ._prepare import Prepared, prepare

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from . import _explain
 from ._contract import Contract
-from ._explain import Explanation
+from ._explain_program import Explanation, explain_program
 from ._settings import check_settings, settings
 from ._substitute import Call
 
@@ -73,7 +72,7 @@ def emulate(
         return Call(settings(contract, min_size, workspace_bytes))(fn, *args, **kwargs)
 
     def explain(*args: Any, **kwargs: Any) -> Explanation:
-        return _explain.explain(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
+        return explain_program(settings(contract, min_size, workspace_bytes), fn, *args, **kwargs)
 
     emulated.explain = explain  # type: ignore[attr-defined]
     return emulated  # type: ignore[return-value]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import _explain, _switch
+from . import _switch
 from ._compat import (
     allow_partitioning,
     dot_general_p,
@@ -15,7 +15,7 @@ from ._compat import (
     override_lowering,
 )
 from ._contract import Contract
-from ._explain import Explanation
+from ._explain_program import Explanation, explain_program
 from ._rewrite import multiply
 from ._settings import check_settings, settings
 from ._switch import Switch
@@ -63,7 +63,7 @@ class enable:
 
     def explain(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         """What becomes of each product of ``fn(*args, **kwargs)`` in the block; computes none of them."""
-        return _explain.explain(settings(*self._switch), fn, *args, reaches_lowering=True, **kwargs)
+        return explain_program(settings(*self._switch), fn, *args, reaches_lowering=True, **kwargs)
 
 
 def _lower(original: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:

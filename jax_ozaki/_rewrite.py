@@ -34,14 +34,20 @@ def multiply(
     """
     lhs, rhs = _wide(lhs, rhs), _wide(rhs, lhs)
     product = partial(_multiply, contract=contract, workspace_bytes=workspace_bytes, observe=observe)
-    if lhs.dtype != rhs.dtype:
-        product = partial(_complex.mixed, product=product)
-    elif lhs.dtype == jnp.complex128 and contract.kind not in _complex.MODULAR:
-        product = partial(_complex.embedded, product=product)
+    if by_parts := product_of_parts(lhs.dtype, rhs.dtype, contract):
+        product = partial(by_parts, product=product)
     dimension_numbers = _dimensions.canonical(params["dimension_numbers"])
     return convert_element_type(
         product(lhs, rhs, dimension_numbers, params["out_sharding"]), result.dtype, weak_type=result.weak_type
     )
+
+
+def product_of_parts(lhs: Any, rhs: Any, contract: Contract) -> Callable[..., Array] | None:
+    """How a product of these dtypes comes down to a float64 one; None if they have moduli of their own under
+    ``contract``."""
+    if lhs != rhs:
+        return _complex.mixed
+    return _complex.embedded if lhs == jnp.complex128 and contract.kind not in _complex.MODULAR else None
 
 
 def _multiply(

@@ -1,4 +1,4 @@
-"""What becomes of each product of a program."""
+"""What becomes of each product of a program: the ``explain`` of ``emulate`` and ``enable``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Explanation:
         return "\n".join([*map(str, self.products), total])
 
 
-def explain(
+def explain_program(
     settings: Settings, fn: Callable[..., Any], *args: Any, reaches_lowering: bool = False, **kwargs: Any
 ) -> Explanation:
     """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""

@@ -1,18 +1,21 @@
-"""In words: what limits a given product."""
+"""What limits one given product, in words: ``jax_ozaki.explain``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
 
-from . import _quantize, _reference, _rungs
+from . import _complex, _field, _quantize, _reference, _rungs
 from ._certify import certify
 from ._contract import Contract, resolve
-from ._dimensions import Groups
+from ._dimensions import DimensionNumbers, Groups, extents, groups
 from ._report import report
+from ._rewrite import product_of_parts
 
 _HOW = {
     _rungs.COARSE: "certified by coarse magnitudes",
@@ -28,13 +31,15 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
     Which rungs of the ladder give the outputs of a certified product and which rows or columns push them up; for
     other contracts, which rows and columns keep the fewest bits. The operands are read on the host.
 
+    Complex operands are explained by the float64 product that theirs comes down to, if it does.
+
     Arguments:
-        a: float64 of shape (m, k) or (k,).
-        b: float64 of shape (k, n) or (k,).
+        a: float64 or complex128 of shape (m, k) or (k,).
+        b: float64 or complex128 of shape (k, n) or (k,).
         contract: the default contract if None.
 
     Raises:
-        TypeError: an operand is traced, or not float64.
+        TypeError: an operand is traced, or neither float64 nor complex128.
         ValueError: the shapes do not multiply, or the contract cannot be kept for this k.
     """
     contract = resolve(contract)
@@ -43,8 +48,8 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
             raise TypeError(f"{name} is traced: what limits a product is read on the host, outside jit, vmap and grad.")
     arrays = [jnp.asarray(x) for x in (a, b)]
     for name, x in zip("ab", arrays, strict=True):
-        if x.dtype != jnp.float64:
-            raise TypeError(f"{name} has dtype {x.dtype}: float64 is explained.")
+        if x.dtype not in _field.DTYPES:
+            raise TypeError(f"{name} has dtype {x.dtype}: float64 and complex128 are explained.")
         if x.ndim not in (1, 2):
             raise ValueError(f"{name} has shape {x.shape}: one or two axes are needed.")
     lhs, rhs = jnp.atleast_2d(arrays[0]), arrays[1] if arrays[1].ndim == 2 else arrays[1][:, None]
@@ -55,17 +60,56 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
     if contract.kind == "native" or 0 in (m, n, k):
         return f"{head}: {'XLA multiplies' if contract.kind == 'native' else 'nothing to multiply'}."
 
-    moduli = contract.modulus_count(k)
     with jax.enable_x64(True):
-        rows, columns = (
-            _spans(*_quantize.statistics(x, groups, moduli))
-            for x, groups in ((lhs, Groups((), (0,), (1,))), (rhs, Groups((), (1,), (0,))))
-        )
-    lines = [f"{head}: " + (_climbed if contract.certified else _kept)(lhs, rhs, rows, columns, contract)]
-    special = [int(x.special.sum()) for x in (rows, columns)]
+        product = _product(lhs, rhs, contract)
+        lines = [f"{head}: " + (_climbed if contract.certified else _kept)(product, contract)]
+        special = [int((~jnp.isfinite(x)).any(k_axis).sum()) for x, k_axis in ((lhs, 1), (rhs, 0))]
     if any(special):
         lines.append(f"{special[0]} rows and {special[1]} columns hold NaN or Inf: their outputs are classified.")
     return "\n".join(lines)
+
+
+class _Product(NamedTuple):
+    """The product of operands of one dtype that is computed."""
+
+    lhs: Array
+    rhs: Array
+    """[m, k] and [k, n], m or n twice as large where parts of complex numbers lie side by side."""
+    moduli: int
+    rows: _Spans
+    columns: _Spans
+    outputs: str
+    """What an element of the result is."""
+
+
+def _product(lhs: Array, rhs: Array, contract: Contract) -> _Product:
+    m, n = lhs.shape[0], rhs.shape[1]
+    row_of, column_of = np.arange(m), np.arange(n)
+    outputs = "outputs"
+    if by_parts := product_of_parts(lhs.dtype, rhs.dtype, contract):
+        lhs, rhs = _operands_of_parts(by_parts, lhs, rhs)
+        outputs = "parts of outputs"
+        row_of = np.resize(row_of, lhs.shape[0])
+        column_of = np.repeat(column_of, 2) if by_parts is _complex.embedded else np.resize(column_of, rhs.shape[1])
+    moduli = contract.modulus_count(lhs.shape[1], lhs.dtype)
+    rows = _spans(*_quantize.statistics(lhs, Groups((), (0,), (1,)), moduli), row_of)
+    columns = _spans(*_quantize.statistics(rhs, Groups((), (1,), (0,)), moduli), column_of)
+    return _Product(lhs, rhs, moduli, rows, columns, outputs)
+
+
+def _operands_of_parts(by_parts: Callable[..., Array], lhs: Array, rhs: Array) -> tuple[Array, Array]:
+    """The matrices of the float64 product that ``by_parts`` multiplies."""
+    shown: list[Array] = []
+
+    def show(lhs: Array, rhs: Array, dimension_numbers: DimensionNumbers, out_sharding: Any) -> Array:
+        of_lhs, of_rhs = groups(dimension_numbers, lhs.ndim, rhs.ndim)
+        m, n, k = extents(lhs.shape, rhs.shape, of_lhs, of_rhs)[1:]
+        shown.append(lax.transpose(lhs, of_lhs.free + of_lhs.contract).reshape(m, k))
+        shown.append(lax.transpose(rhs, of_rhs.contract + of_rhs.free).reshape(k, n))
+        return jnp.zeros([x.shape[i] for x, by in ((lhs, of_lhs), (rhs, of_rhs)) for i in by.free])
+
+    by_parts(lhs, rhs, (((1,), (0,)), ((), ())), None, product=show)
+    return shown[0], shown[1]
 
 
 class _Spans(NamedTuple):
@@ -74,20 +118,22 @@ class _Spans(NamedTuple):
     span: np.ndarray
     kept: np.ndarray
     special: np.ndarray
+    source: np.ndarray
+    """The row of the operand that each is, or is a part of."""
 
     @property
     def rounded(self) -> np.ndarray:
         return ~self.special & (self.kept < self.span)
 
 
-def _spans(scale: Any, table: Any) -> _Spans:
+def _spans(scale: Any, table: Any, source: np.ndarray) -> _Spans:
     scale, table = np.asarray(scale, np.int64), np.asarray(table)
     special = scale <= _reference.SCALE_INF
-    return _Spans(table[:, 0] - table[:, 1], table[:, 0] + np.where(special, 0, scale), special)
+    return _Spans(table[:, 0] - table[:, 1], table[:, 0] + np.where(special, 0, scale), special, source)
 
 
 def _named(name: str, index: int, of: _Spans) -> str:
-    return f"{name} {index} spans {of.span[index]} bits"
+    return f"{name} {of.source[index]} spans {of.span[index]} bits"
 
 
 def _worst(rows: _Spans, columns: _Spans, of_rows: np.ndarray, of_columns: np.ndarray) -> tuple[str, _Spans, int]:
@@ -96,9 +142,9 @@ def _worst(rows: _Spans, columns: _Spans, of_rows: np.ndarray, of_columns: np.nd
     return ("row", rows, i) if of_rows[i] >= of_columns[j] else ("column", columns, j)
 
 
-def _climbed(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contract) -> str:
+def _climbed(product: _Product, contract: Contract) -> str:
+    lhs, rhs, moduli, rows, columns, outputs = product
     k = lhs.shape[1]
-    moduli = contract.modulus_count(k)
     dimension_numbers = (((1,), (0,)), ((), ()))
     rung = np.asarray(certify(lhs, rhs, dimension_numbers, contract)[0])
     found = report(lhs, rhs, dimension_numbers, contract)
@@ -107,28 +153,32 @@ def _climbed(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contra
     ways = dict(_HOW)
     if contract.kind == "exact":
         ways[_rungs.COARSE], ways[_rungs.SUM] = "made of exact residues", "summed as integers and rounded correctly"
-    counts = {r: int((rung == r).sum()) for r in _rungs.RUNGS}
+    classified = rows.special[:, None] | columns.special
+    counts = {r: int(((rung == r) & ~classified).sum()) for r in _rungs.RUNGS}
+    of_all = f"of {rung.size} {outputs}"
     parts = [
-        f"{counts[r]} of {rung.size} outputs {ways[r].format(wide=contract.wide_modulus_count(k))}"
-        for r in _rungs.RUNGS
-        if counts[r]
+        f"{counts[r]} {of_all} {ways[r].format(wide=contract.wide_modulus_count(k))}" for r in _rungs.RUNGS if counts[r]
     ]
-    text = "; ".join(parts) + f", error at most {float(found.achieved):.4g} u |A||B|"
-    climbed = rung >= _rungs.WIDE
+    if classified.any():
+        parts.append(f"{int(classified.sum())} {of_all} classified by NaN and Inf")
+    text = "; ".join(parts)
+    if not classified.all():
+        text += f", error at most {float(found.achieved):.4g} u |A||B|"
+    climbed = (rung >= _rungs.WIDE) & ~classified
     if not climbed.any():
         return f"{text}; {int(found.moduli)} moduli multiplied."
     # Of the rounded rows and columns with outputs on the upper rungs the one that loses most.
     lost = [np.where(of.rounded & climbed.any(axis), of.span - of.kept, -1) for of, axis in ((rows, 1), (columns, 0))]
     name, of, i = _worst(rows, columns, *lost)
-    outputs = climbed[i] if name == "row" else climbed[:, i]
+    of_worst = climbed[i] if name == "row" else climbed[:, i]
     return (
         f"{text}; {_named(name, i, of)} and {moduli} moduli keep the upper {of.kept[i]}, "
-        f"too few for {int(outputs.sum())} of its {outputs.size} outputs."
+        f"too few for {int(of_worst.sum())} of its {of_worst.size} {outputs}."
     )
 
 
-def _kept(lhs: Any, rhs: Any, rows: _Spans, columns: _Spans, contract: Contract) -> str:
-    moduli = contract.modulus_count(lhs.shape[1])
+def _kept(product: _Product, contract: Contract) -> str:
+    _, _, moduli, rows, columns, _ = product
     rounded = int(rows.rounded.sum()), int(columns.rounded.sum())
     if not any(rounded):
         return f"{moduli} moduli hold every row and column exactly."
