@@ -5,7 +5,8 @@
 #   make test      host tests and the test suite
 #   make lint      formatters in check mode, linter, type checker;  make format  applies them
 #   make bench     the CPU benchmark
-#   make programs  whole programs of other packages, natively and emulated, and a table of them
+#   make programs  whole programs of other packages, natively and emulated, and a table of them;
+#                  PROGRAMS_JSON=FILE records it
 #   make campaign  100,000 certified products against exact arithmetic, some minutes
 #   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
 #   make wheel     a manylinux wheel and an sdist in dist/
@@ -17,6 +18,7 @@ JAX_OZAKI_CUDA ?= AUTO
 JAX_OZAKI_CUDA_ARCHS ?=
 JAX_OZAKI_ABLATION ?= OFF
 PYTEST_ARGS ?=
+PROGRAMS_JSON ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -39,7 +41,7 @@ test: install
 programs:
 	$(MAKE) install VENV=.venv-programs
 	.venv-programs/bin/python -m pip --disable-pip-version-check -q install 'jax-ozaki[programs-large]'
-	.venv-programs/bin/pytest tests/programs $(PYTEST_ARGS)
+	.venv-programs/bin/pytest tests/programs $(if $(PROGRAMS_JSON),--programs-json=$(PROGRAMS_JSON)) $(PYTEST_ARGS)
 
 bench: install
 	$(BIN)/python -P benchmarks/cpu.py

@@ -11,7 +11,7 @@ from jax import Array, lax
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups, groups
 from ._prepare import Invariant, Prepared, Side, prepare
-from ._prepared_product import quantized, residue_bytes
+from ._prepared_product import fits, quantized
 
 
 class Form(NamedTuple):
@@ -35,10 +35,10 @@ class Form(NamedTuple):
     def free_axis(self) -> int:
         return 2 * len(self.shapes[self.side]) - 3 - self.contracted_axis
 
-    def residue_bytes(self, contract: Contract, dtype: Any, *, transposed: bool = False) -> int:
-        """Bytes of residues of the prepared operand, or of those for the product's transpose."""
+    def fits(self, contract: Contract, dtype: Any, workspace_bytes: int, *, transposed: bool = False) -> bool:
+        """Whether the residues of the prepared operand may be held, or those for the product's transpose."""
         axis = self.free_axis if transposed else self.contracted_axis
-        return residue_bytes(self.shapes[self.side], axis, contract, dtype)
+        return fits(self.shapes[self.side], axis, contract, dtype, workspace_bytes)
 
     def prepare(self, x: Array, contract: Contract) -> Prepared:
         x = self.lay_out(x, self.side)

@@ -51,11 +51,14 @@ def quantized(x: Array, groups: Groups, contract: Contract) -> Quantized:
     return _quantize.quantize(x, groups, contract.modulus_count(x.shape[k], x.dtype))
 
 
-def residue_bytes(shape: Sequence[int], axis: int, contract: Contract, dtype: Any) -> int:
-    """Bytes of residues of an array whose rows lie along ``axis``."""
+def fits(shape: Sequence[int], axis: int, contract: Contract, dtype: Any, workspace_bytes: int) -> bool:
+    """Whether the residues of an array whose rows lie along ``axis`` may be held."""
     k = shape[axis]
-    planes = _field.of(dtype).parts * contract.modulus_count(k, dtype)
-    return planes * math.prod(shape) // max(k, 1) * padded_k(k)
+    try:
+        planes = _field.of(dtype).parts * contract.modulus_count(k, dtype)
+    except ValueError:  # no product keeps the contract; whoever asks for one is told so
+        return False
+    return planes * math.prod(shape) // max(k, 1) * padded_k(k) <= workspace_bytes
 
 
 ozaki_prepared_dot_general_p = Primitive("ozaki_prepared_dot_general")
@@ -104,9 +107,8 @@ def _jvp(primals: Any, tangents: Any, *, forms: Any, invariant: Any, **params: A
     for side in range(2):
         if isinstance(tangents[side], ad.Zero):
             continue
-        operands = [_with_transpose(factor, side, **params) for side, factor in enumerate(factors)]
-        operands[side] = Factor(tangents[side])
-        terms.append(bind(*operands, **params))
+        varying, fixed = Factor(tangents[side]), _with_transpose(factors[1 - side], 1 - side, **params)
+        terms.append(bind(*((varying, fixed) if side == 0 else (fixed, varying)), **params))
     aval = jax.typeof(result)
     return result, sum(terms[1:], terms[0]) if terms else ad.Zero(aval.to_tangent_aval())
 
@@ -131,7 +133,7 @@ def _with_transpose(
     rows = _only_free_axis(array.ndim, k, dimension_numbers[1][side])
     if not invariant or len(forms) != 1 or rows is None:
         return factor
-    if residue_bytes(array.shape, rows, contract, array.dtype) > workspace_bytes:
+    if not fits(array.shape, rows, contract, array.dtype, workspace_bytes):
         return factor
     groups = Groups(tuple(range(array.ndim - 2)), (k,), (rows,))
     return factor._replace(forms=(*forms, quantized(array, groups, contract)))

@@ -262,17 +262,16 @@ class Substitution:
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
         found = form(lhs, rhs, numbers, fixed.index(True))
         # What is prepared is held as long as the loop runs.
-        return found if found and self._holds(found, lhs.dtype) else None
+        return found if found and self._fits(found, lhs.dtype) else None
 
-    def _holds(self, layout: Form, dtype: Any, *, transposed: bool = False) -> bool:
-        held = layout.residue_bytes(self.settings.contract, dtype, transposed=transposed)
-        return held <= self.settings.workspace_bytes
+    def _fits(self, layout: Form, dtype: Any, *, transposed: bool = False) -> bool:
+        return layout.fits(self.settings.contract, dtype, self.settings.workspace_bytes, transposed=transposed)
 
     def _prepared(self, layout: Form, x: Any, variable: Any, scope: Scope) -> Prepared:
         """The operand ``variable``, with the value ``x``, prepared."""
         if scope.constancy_of(variable) < Constancy.THROUGHOUT:
             return layout.prepare(x, self.settings.contract)
-        transposed = scope.differentiated and self._holds(layout, x.dtype, transposed=True)
+        transposed = scope.differentiated and self._fits(layout, x.dtype, transposed=True)
         return layout.prepare_invariant(x, self.settings.contract, transposed=transposed)
 
     # Derivatives.

@@ -219,8 +219,16 @@ def test_a_rule_written_by_hand_keeps_no_residues_for_each_iteration():
 # Sharded operands.
 
 
-@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto], ids=str)
-@pytest.mark.parametrize("spec", [P(), P("x"), P(None, "y"), P("x", "y")], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        (AxisType.Explicit, P()),
+        (AxisType.Explicit, P(None, "y")),
+        (AxisType.Explicit, P("x", "y")),
+        (AxisType.Auto, P("x", "y")),
+    ],
+    ids=str,
+)
 def test_sharded_constants_are_quantized_outside(kind, spec):
     devices = meshes.mesh(kind, x=2, y=2)
     a, x = jnp.tile(SQUARE[:4, :4], (2, 2)) / 3, MATRIX[:4, :4].repeat(2, 0)

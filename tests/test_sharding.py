@@ -397,6 +397,22 @@ def test_prepared_gradients_on_an_explicit_mesh_follow_lax(batches):
         np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
+@pytest.mark.parametrize("out", [P(), P("y", "x")])
+def test_prepared_contraction_with_out_sharding(out):
+    """On an explicit mesh, mapped and differentiated."""
+    devices = mesh(AxisType.Explicit, x=4, y=2)
+    a, b = long(64)
+    with jax.set_mesh(devices):
+        arrays = put(devices, (P(None, "x"), P("x")), (a, b))
+        fn = partial(jo.matmul, out_sharding=out)
+        c = jax.jit(lambda a, b: fn(jo.prepare(a), b))(*arrays)
+        gradient = jax.jit(jax.grad(lambda b, a: (fn(jo.prepare(a), b) ** 2).sum()))(arrays[1], arrays[0])
+        native = jax.jit(partial(jnp.matmul, out_sharding=out))(*arrays)
+    assert jax.typeof(c) == jax.typeof(native) and jax.typeof(gradient) == jax.typeof(arrays[1])
+    assert_same_bits(c, jo.matmul(a, b))
+    np.testing.assert_allclose(gradient, 2 * a.T @ (a @ b), rtol=1e-9, atol=1e-12)
+
+
 def test_mapped_out_sharding_follows_lax(batches):
     devices = mesh(AxisType.Explicit, x=2, y=2)
     with jax.set_mesh(devices):

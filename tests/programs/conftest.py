@@ -1,13 +1,21 @@
 """Whole programs with every product emulated, each against a known answer.
 
-A program runs natively, rewritten by ``emulate``, and under ``enable``. What stays native is read from the lowered
-modules too, independently of ``explain``. After the tests, a table shows the counts, the errors and the times.
+A program runs natively, rewritten by ``emulate`` under the default contract, and under ``enable`` with another one, as
+the bits of a contract are other tests' concern and each compiles for itself. What stays native is read from the lowered
+modules too, independently of ``explain``. After the tests, a table shows the counts, the errors and the times;
+``--programs-json=FILE`` records it, for ``benchmarks/programs.py``.
 """
 
+import json
+import os
 import re
 import time
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,7 +23,9 @@ import pytest
 
 import jax_ozaki as jo
 from compiled import emulated
+from jax_ozaki._cli import info
 
+ENABLED = jo.Contract.mantissa(53)
 LAST_STAGES = re.compile(r"@jax_ozaki\.(?:combine|complex_combine|ladder_sum)\b")
 """One of them ends each emulated product."""
 REPETITIONS = 3  # of a timed run, after the one that compiles
@@ -28,11 +38,13 @@ if emulated(jo.dot, *np.ones((2, 1), complex)):
 class Row:
     """A program in the table: what was counted and measured, by the way in which it ran."""
 
+    package: str
     program: str
     allowed: float
     products: dict[str, tuple[int, int]] = field(default_factory=dict)  # replaced, left native
     error: dict[str, float] = field(default_factory=dict)  # relative, in the 2-norm
     seconds: dict[str, float] = field(default_factory=dict)
+    explained: list[str] = field(default_factory=list)  # under enable: one line a product, its number before it
 
     HEADER = (
         f"{'':48}{'emulate':>16}{'enable':>16}{'error':>27}{'ms':>18}\n"
@@ -48,6 +60,7 @@ class Row:
         assert self.error[way] <= self.allowed, f"{way}: {self.error[way]}"
 
     def count(self, way, modules, explanation):
+        """What ``modules`` and the ``explanation``, where there is one, say of the products."""
         replaced = sum(len(LAST_STAGES.findall(text)) for text in modules)
         left = native_products(modules)
         assert modules and not EMULATED_TYPES.intersection(left), f"native, {way}: {left}"
@@ -61,12 +74,20 @@ class Row:
         emulated = "emulate" if "emulate" in self.error else "enable"
         error, seconds = ([of_way["native"], of_way[emulated]] for of_way in (self.error, self.seconds))
         return (
-            f"{self.program:48}{emulate[0]:>9}{emulate[1]:>7}{enable[0]:>9}{enable[1]:>7}"
+            f"{self.package + ': ' + self.program:48}{emulate[0]:>9}{emulate[1]:>7}{enable[0]:>9}{enable[1]:>7}"
             f"{error[0]:9.0e}{error[1]:9.0e}{self.allowed:9.0e}{1e3 * seconds[0]:9.2f}{1e3 * seconds[1]:9.2f}"
         )
 
 
 ROWS = pytest.StashKey[list[Row]]()
+
+
+def lines(explanation):
+    """Those of an explanation, equal ones once, with their number; files as their packages name them."""
+    if explanation is None:
+        return []
+    *products, total = re.sub(r"\S*/(?:site-packages|tests)/", "", str(explanation)).splitlines()
+    return [f"{count} x  {line}" for line, count in Counter(products).items()] + [total]
 
 
 def relative_error(x, known):
@@ -107,8 +128,8 @@ def check(request, tmp_path):
     """
 
     def check(fn, *args, known, tolerance, traceable=True):
-        library, program = request.path.stem.removeprefix("test_"), request.node.name.removeprefix("test_")
-        row = Row(f"{library}: {program.replace('_', ' ')}", tolerance)
+        package, program = request.path.stem.removeprefix("test_"), request.node.name.removeprefix("test_")
+        row = Row(package, program.replace("_", " "), tolerance)
         run = jax.jit if traceable else lambda fn: fn
         row.run("native", run(fn), args, known)
         if traceable:
@@ -116,15 +137,44 @@ def check(request, tmp_path):
             with lowered_modules(tmp_path / "emulate") as modules:
                 row.run("emulate", run(rewritten), args, known)
             row.count("emulate", modules, rewritten.explain(*args))
-        with jo.enable(min_size=0) as block, lowered_modules(tmp_path / "enable") as modules:
+        with jo.enable(ENABLED, min_size=0) as block, lowered_modules(tmp_path / "enable") as modules:
             row.run("enable", run(fn), args, known)
-        row.count("enable", modules, block.explain(fn, *args) if traceable else None)
+        explanation = block.explain(fn, *args) if traceable else None
+        row.count("enable", modules, explanation)
+        row.explained = lines(explanation)
         request.config.stash.setdefault(ROWS, []).append(row)
 
     return check
 
 
+def pytest_addoption(parser):
+    parser.addoption("--programs-json", type=Path, metavar="FILE", help="where to record the table of programs")
+
+
 def pytest_terminal_summary(terminalreporter, config):
-    if rows := config.stash.get(ROWS, []):
-        terminalreporter.section("whole programs, every product emulated (min_size=0)")
-        terminalreporter.write_line("\n".join([Row.HEADER, *map(str, rows)]))
+    if not (rows := config.stash.get(ROWS, [])):
+        return
+    terminalreporter.section("whole programs, every product emulated (min_size=0)")
+    terminalreporter.write_line("\n".join([Row.HEADER, *map(str, rows)]))
+    if path := config.getoption("programs_json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record(rows), indent=1) + "\n")
+
+
+def record(rows):
+    """The table as JSON: {"meta": date, versions, machine, contracts; "rows": [...]}."""
+    installed = info.collect()
+    packages = {row.package: DISTRIBUTIONS.get(row.package, row.package) for row in rows}
+    meta = {
+        "date": date.today().isoformat(),
+        **{key: installed[key] for key in ("version", "python", "jax", "jaxlib", "ffi_hash", "cpu")},
+        "cores": os.cpu_count(),
+        "packages": {package: version(name) for package, name in packages.items()},
+        "emulate": str(jo.plan(1, 1, 1).contract),
+        "enable": str(ENABLED),
+    }
+    return {"meta": meta, "rows": [asdict(row) for row in rows]}
+
+
+DISTRIBUTIONS = {"tensorcircuit": "tensorcircuit-ng"}
+"""Packages that are installed by another name."""
