@@ -33,7 +33,7 @@ they lower.
 ## What `explain` says
 
 Of two programs in which libraries make the products: `with jo.enable(jo.{enable}, min_size=0) as block: print(block.explain(f, x))`,
-equal lines once with their number. None is left native.
+equal lines once. None is left native.
 
 {explanations}"""
 

@@ -44,7 +44,7 @@ class Row:
     products: dict[str, tuple[int, int]] = field(default_factory=dict)  # replaced, left native
     error: dict[str, float] = field(default_factory=dict)  # relative, in the 2-norm
     seconds: dict[str, float] = field(default_factory=dict)
-    explained: list[str] = field(default_factory=list)  # under enable: one line a product, its number before it
+    explained: list[str] = field(default_factory=list)  # under enable: one line a product, equal ones once
 
     HEADER = (
         f"{'':48}{'emulate':>16}{'enable':>16}{'error':>27}{'ms':>18}\n"
@@ -87,7 +87,7 @@ def lines(explanation):
     if explanation is None:
         return []
     *products, total = re.sub(r"\S*/(?:site-packages|tests)/", "", str(explanation)).splitlines()
-    return [f"{count} x  {line}" for line, count in Counter(products).items()] + [total]
+    return [f"{line} ({count} such)" if count > 1 else line for line, count in Counter(products).items()] + [total]
 
 
 def relative_error(x, known):
