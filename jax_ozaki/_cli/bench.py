@@ -66,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
         default=0.05,
         help="of a turn, after half of that to warm up (default: %(default)s)",
     )
-    parser.add_argument("--rounds", type=_positive, default=4, help="turns of each method (default: %(default)s)")
+    parser.add_argument("--rounds", type=_positive, default=3, help="turns of each method (default: %(default)s)")
     parser.add_argument(
         "--budget-seconds",
         type=_duration,
