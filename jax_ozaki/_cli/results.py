@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         help="print the tables of bench and profile, compare two runs",
         description="Print the tables of a file that bench --json or profile --json wrote. With a second file of bench, "
         "compare the runs instead: exit status 1 where a time differs by more than the larger of the rows' spreads and "
-        f"{LEAST:.0%}, or where a run lacks rows of the other.",
+        f"{LEAST:.0%}. Rows that one run lacks, as a spent budget leaves them out, are named.",
     )
     parser.add_argument("results", type=Path, metavar="RESULTS.json")
     parser.add_argument("again", type=Path, nargs="?", metavar="AGAIN.json", help="another run of the same benchmark")
@@ -62,6 +62,6 @@ def _compare(first: Path, ours: results.Results, second: Path, others: results.R
     )
     for line in (*map(str, of.differences), *(f"in one run only: {name}" for name in of.only_one)):
         print(f"  {line}")
-    if of.differences or of.only_one:
+    if of.differences:
         raise Failure("the runs do not agree")
     return 0
