@@ -22,9 +22,13 @@ OZAKI_HD int64_t quantize_narrow(uint64_t bits, int32_t mu) {
 #if defined(__CUDA_ARCH__)
   // No factor is above 2^10: one shift of 2^10 significand to the right does all. For a subnormal,
   // whose significand may be short, mu <= -lsb and lsb >= -1074 say so: it is never shifted left.
-  // Shifts by 64 give 0, which PTX defines and C++ does not.
-  const uint64_t scaled = significand(bits) << 10;
-  const int shift = clamp(10 - exponent(bits) - mu, 0, 64);
+  // A shift by 64 or more, which a negative one is too, gives 0: PTX says so, C++ does not.
+  const uint32_t upper = static_cast<uint32_t>(bits >> 32) & 0x7fffffff;
+  const int field = max(static_cast<int>(upper >> 20) - 1, 0);  // subnormals included
+  const uint64_t scaled =
+      (uint64_t{upper - (static_cast<uint32_t>(field) << 20)} << 32 | static_cast<uint32_t>(bits))
+      << 10;
+  const int shift = 10 + 1074 - mu - field;
   uint64_t half, kept, magnitude;  // half a unit, less one
   asm("shr.u64 %0, %1, %2;" : "=l"(half) : "l"(~uint64_t{0} >> 1), "r"(64 - shift));
   asm("shr.u64 %0, %1, %2;" : "=l"(kept) : "l"(scaled), "r"(shift));
@@ -34,7 +38,8 @@ OZAKI_HD int64_t quantize_narrow(uint64_t bits, int32_t mu) {
   const int left = clamp(shift, 0, 63), right = clamp(-shift, 0, 63);
   const uint64_t magnitude = shift_right_half_even(significand(bits), right) << left;
 #endif
-  return static_cast<int64_t>(is_negative(bits) ? 0 - magnitude : magnitude);
+  const uint64_t sign = 0 - (bits >> 63);
+  return static_cast<int64_t>((magnitude ^ sign) - sign);
 }
 
 // a 2^mu for finite a, |a 2^mu| < 2^95.
