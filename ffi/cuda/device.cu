@@ -30,6 +30,7 @@ Status look_up(int ordinal, Device& device) {
                   std::to_string(major) + "." + std::to_string(minor) +
                   " is not covered by this build: " + cudaGetErrorString(error));
   }
+  device.bulk_copies = code.ptxVersion >= 90;
   return Status();
 }
 

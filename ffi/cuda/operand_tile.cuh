@@ -5,6 +5,7 @@
 
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
+#include "ptx/cp_async_bulk.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tiling.h"
 
@@ -17,13 +18,13 @@ struct TilePosition {
   int64_t k;    // first element of the contraction
   int depth;    // elements of the contraction, none in a tile of padding
 
-  __device__ TilePosition(const Tiling& tiling, int64_t index) {
-    const int64_t row_tile = index / tiling.depth_tiles;
-    const int64_t sequence = row_tile / tiling.row_tiles;
-    const int64_t start = (row_tile - sequence * tiling.row_tiles) * tiling.rows;
+  __device__ TilePosition(const Tiling& tiling, uint32_t index) {
+    const uint32_t row_tile = index / static_cast<uint32_t>(tiling.depth_tiles);
+    const uint32_t sequence = row_tile / static_cast<uint32_t>(tiling.row_tiles);
+    const int64_t start = int64_t{row_tile - sequence * tiling.row_tiles} * tiling.rows;
     row = sequence * tiling.sequence_rows + start;
     rows = static_cast<int>(min(static_cast<int64_t>(tiling.rows), tiling.sequence_rows - start));
-    k = (index - row_tile * tiling.depth_tiles) * tiling.depth;
+    k = int64_t{index - row_tile * tiling.depth_tiles} * tiling.depth;
     depth = static_cast<int>(clamp<int64_t>(tiling.layout.k - k, 0, tiling.depth));
   }
 };
@@ -34,40 +35,68 @@ __device__ __forceinline__ const uint64_t* row_start(const Tiling& tiling, int64
   return tiling.x + tiling.layout.offset(b, row - b * tiling.layout.rows, 0);
 }
 
-__device__ __forceinline__ int tile_place(const Tiling& tiling, int row, int h) {
-  return row * tiling.pitch + (h & 7) * tiling.plane + (h >> 3);
+// Copies the tile element by element, at whatever addresses.
+__device__ __forceinline__ void copy_elements(const Tiling& tiling, const TilePosition& position,
+                                              uint32_t tile) {
+  const int lanes = 1 << tiling.log2_lanes, step = kTileThreads >> tiling.log2_lanes;
+  const int fast = threadIdx.x & (lanes - 1), slow = threadIdx.x >> tiling.log2_lanes;
+  if (tiling.k_contiguous()) {
+    for (int row = slow; row < position.rows; row += step) {
+      const uint64_t* source = row_start(tiling, position.row + row) + position.k;
+      const uint32_t target = tile + 8 * row * tiling.pitch;
+#pragma unroll 4
+      for (int h = fast; h < position.depth; h += lanes) {
+        ptx::cp_async_8(target + 8 * h, source + h);
+      }
+    }
+  } else if (const int odd = tiling.layout.parts - 1, row = fast >> odd; row < position.rows) {
+    const uint64_t* source = row_start(tiling, position.row + row) +
+                             tiling.layout.along_k(position.k) + (fast & odd) +
+                             slow * tiling.layout.stride_k;
+    const uint32_t target = tile + 8 * (row * tiling.pitch + (fast & odd));
+    const int64_t stride = step * tiling.layout.stride_k;
+#pragma unroll 4
+    for (int element = slow; element << odd < position.depth; element += step, source += stride) {
+      ptx::cp_async_8(target + 8 * (element << odd), source);
+    }
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+}
+
+// Copies the tile row by row.
+__device__ __forceinline__ void copy_rows(const Tiling& tiling, const TilePosition& position,
+                                          uint32_t tile) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t barrier = tile + 8 * tiling.rows * tiling.pitch;
+  const int bytes = 8 * position.depth, row = threadIdx.x;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(barrier, 1);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_bytes(barrier, position.rows * bytes);
+  if (row < position.rows) {
+    ptx::cp_async_bulk(tile + 8 * row * tiling.pitch,
+                       row_start(tiling, position.row + row) + position.k, bytes, barrier);
+  }
+  ptx::mbarrier_wait(barrier, 0);
+#endif
 }
 
 // Fills the tile, with zeros past the end of k. Ends with a barrier.
 __device__ __forceinline__ void load_tile(const Tiling& tiling, const TilePosition& position,
                                           uint64_t* tile) {
-  const int lanes = 1 << tiling.log2_lanes, step = kTileThreads >> tiling.log2_lanes;
-  const int fast = threadIdx.x & (lanes - 1), slow = threadIdx.x >> tiling.log2_lanes;
-  const uint32_t shared = ptx::shared_address(tile);
-  if (tiling.k_contiguous()) {
-    for (int row = slow; row < position.rows; row += step) {
-      const uint64_t* source = row_start(tiling, position.row + row) + position.k;
-#pragma unroll 4
-      for (int h = fast; h < position.depth; h += lanes) {
-        ptx::cp_async_8(shared + 8 * tile_place(tiling, row, h), source + h);
-      }
-    }
-  } else if (const int odd = tiling.layout.parts - 1, row = fast >> odd; row < position.rows) {
-    const uint64_t* source =
-        row_start(tiling, position.row + row) + tiling.layout.along_k(position.k) + (fast & odd);
-#pragma unroll 4
-    for (int element = slow; element << odd < position.depth; element += step) {
-      ptx::cp_async_8(shared + 8 * tile_place(tiling, row, (element << odd) + (fast & odd)),
-                      source + element * tiling.layout.stride_k);
-    }
-  }
   for (int row = threadIdx.x / 32; row < position.rows; row += kTileThreads / 32) {
     for (int h = position.depth + threadIdx.x % 32; h < tiling.filled_depth; h += 32) {
-      tile[tile_place(tiling, row, h)] = 0;
+      tile[row * tiling.pitch + h] = 0;
     }
   }
-  ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
+  if (tiling.bulk) {
+    copy_rows(tiling, position, ptx::shared_address(tile));
+  } else {
+    copy_elements(tiling, position, ptx::shared_address(tile));
+  }
   __syncthreads();
 }
 

@@ -44,11 +44,15 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
   for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
     const int row = tiling.octets_per_row(index), octet = index - row * per_row;
     if (octet >= used) continue;
-    const uint64_t* source = tile + row * tiling.pitch + octet;
     const RowOfTile of_row = rows[row];
+    const auto* source = reinterpret_cast<const ulonglong2*>(tile + row * tiling.pitch + 8 * octet);
     Integer x[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) x[e] = Integer(source[e * tiling.plane], of_row.scale);
+    for (int e = 0; e < 8; e += 2) {
+      const ulonglong2 pair = source[e / 2];
+      x[e] = Integer(pair.x, of_row.scale);
+      x[e + 1] = Integer(pair.y, of_row.scale);
+    }
     uint8_t* target = of_row.residues + 8 * octet;
     for_each_modulus(
         [&](auto index) {
@@ -77,17 +81,12 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
 }
 
 // Shared memory: the tile, the statistics of its chunks (quantize only), its rows.
-__host__ __device__ inline int tile_bytes(const Tiling& tiling) {
-  return (tiling.rows * tiling.pitch + 3) / 4 * 4 * sizeof(uint64_t);
-}
-
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 5)
     residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* __restrict__ scale,
                     const ResidueArray residues) {
-  extern __shared__ __align__(32) uint64_t tile[];
-  RowOfTile* rows =
-      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  extern __shared__ __align__(16) uint64_t tile[];
+  RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   const TilePosition position(tiling, blockIdx.x);
   if (const int row = threadIdx.x; row < position.rows) {
     rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
@@ -102,9 +101,8 @@ __global__ void __launch_bounds__(kTileThreads, 5)
     flagged_residues_kernel(const __grid_constant__ Tiling tiling,
                             const int32_t* __restrict__ scale, ResidueArray residues,
                             const int32_t* count, const FlaggedTiles flagged, Side side) {
-  extern __shared__ __align__(32) uint64_t tile[];
-  RowOfTile* rows =
-      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  extern __shared__ __align__(16) uint64_t tile[];
+  RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   if (flagged.none(tiling.layout.batch)) return;
   residues.moduli = *count;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
@@ -121,12 +119,11 @@ __global__ void __launch_bounds__(kTileThreads, 5)
 
 // Statistics, scales and residues of whole rows.
 template <typename Integer>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 5)
     quantize_kernel(const __grid_constant__ Tiling tiling, const Bound bound,
                     const StatisticsOutputs outputs, const ResidueArray residues) {
-  extern __shared__ __align__(32) uint64_t tile[];
-  RowStatistics* chunks =
-      reinterpret_cast<RowStatistics*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  extern __shared__ __align__(16) uint64_t tile[];
+  RowStatistics* chunks = reinterpret_cast<RowStatistics*>(tile + tiling.tile_words());
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(chunks + tiling.tile_chunks());
   const TilePosition position(tiling, blockIdx.x);
   const int count = tiling.chunks_per_row.divisor;
@@ -177,7 +174,7 @@ Status launch_residues(const double* x, const Layout& layout, int moduli, const 
                        uint8_t* residues, const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
-  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   return launch_tiles("residues_kernel",
                       moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
                       tiling, bytes, device, stream, scale,
@@ -190,7 +187,8 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
                                const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
-  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  tiling.bulk = false;  // its barrier serves one tile
+  const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   const auto kernel =
       planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>;
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
@@ -211,7 +209,7 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli,
         launch_statistics(x, layout, kBounds[moduli], outputs, scratch, device, stream));
     return launch_residues(x, layout, moduli, outputs.scale, residues, device, stream);
   }
-  const int bytes = tile_bytes(tiling) + tiling.tile_chunks() * sizeof(RowStatistics) +
+  const int bytes = tiling.tile_bytes() + tiling.tile_chunks() * sizeof(RowStatistics) +
                     tiling.rows * sizeof(RowOfTile);
   return launch_tiles("quantize_kernel",
                       moduli <= kMaxNarrowModuli ? quantize_kernel<Narrow> : quantize_kernel<Wide>,

@@ -63,13 +63,15 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
   for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
     const int row = tiling.octets_per_row(index), octet = index - row * per_row;
     if (octet >= used) continue;
-    const uint64_t* source = tile + row * tiling.pitch + octet;
     const RowOfTile of_row = rows[row];
+    const auto* source =
+        reinterpret_cast<const ulonglong2*>(tile + row * tiling.pitch + 2 * kElements * octet);
     uint32_t re[kElements][Integer::kWords], im[kElements][Integer::kWords];
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      to_words(Integer::quantize(source[2 * e * tiling.plane], of_row.scale), re[e]);
-      to_words(Integer::quantize(source[(2 * e + 1) * tiling.plane], of_row.scale), im[e]);
+      const ulonglong2 parts = source[e];
+      to_words(Integer::quantize(parts.x, of_row.scale), re[e]);
+      to_words(Integer::quantize(parts.y, of_row.scale), im[e]);
     }
     // Padding is zero to the byte: a residue of 0 may be p.
     const int elements = clamp(position.depth / 2 - kElements * octet, 0, kElements);
@@ -95,18 +97,13 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
   }
 }
 
-__host__ __device__ inline int tile_bytes(const Tiling& tiling) {
-  return (tiling.rows * tiling.pitch + 1) / 2 * 2 * sizeof(uint64_t);
-}
-
 // Shared memory: the tile and its rows.
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 4)
     complex_residues_kernel(const __grid_constant__ Tiling tiling,
                             const int32_t* __restrict__ scale, const ResidueArray residues) {
   extern __shared__ __align__(16) uint64_t tile[];
-  RowOfTile* rows =
-      reinterpret_cast<RowOfTile*>(reinterpret_cast<char*>(tile) + tile_bytes(tiling));
+  RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   const TilePosition position(tiling, blockIdx.x);
   if (const int row = threadIdx.x; row < position.rows) {
     const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
@@ -130,7 +127,7 @@ Status launch_residues_complex(const double* parts, const Layout& layout, int mo
   const ResidueArray array = {residues, moduli, kp, layout.rows * kp};
   const auto kernel = moduli <= kMaxNarrowComplexModuli ? complex_residues_kernel<Narrow>
                                                         : complex_residues_kernel<Wide>;
-  const int bytes = tile_bytes(tiling) + tiling.rows * sizeof(RowOfTile);
+  const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   // Always the same limit: another thread may be between here and its launch.
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));

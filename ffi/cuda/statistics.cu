@@ -9,7 +9,7 @@ namespace {
 __global__ void __launch_bounds__(kTileThreads, 3)
     chunk_statistics_kernel(const __grid_constant__ Tiling tiling, RowStatistics* scratch,
                             int64_t chunks_per_row) {
-  extern __shared__ uint64_t tile[];
+  extern __shared__ __align__(16) uint64_t tile[];
   const TilePosition position(tiling, blockIdx.x);
   load_tile(tiling, position, tile);
   scratch += position.row * chunks_per_row + position.k / kChunk;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 constexpr int kRows = 32, kSlices = kTileThreads / kRows, kSlice = kChunk / kSlices;
 
 template <int kParts>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, kParts == 1 ? 4 : 3)
     strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                                     RowStatistics* scratch, uint32_t chunks) {
   __shared__ int emax_of[kSlices][kRows];
@@ -122,12 +122,11 @@ Status launch_statistics(const double* x, const Layout& layout, Bound bound,
   RowStatistics* chunk = static_cast<RowStatistics*>(scratch);
   const int64_t chunks = chunks_of(layout.k), rows = layout.batch * layout.rows;
   if (tiling.k_contiguous()) {
-    const int bytes = tiling.rows * tiling.pitch * sizeof(uint64_t);
     OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(chunk_statistics_kernel,
                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                     device.shared_bytes_block));
-    chunk_statistics_kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(
-        tiling, chunk, chunks);
+    chunk_statistics_kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads,
+                              tiling.tile_bytes(), stream>>>(tiling, chunk, chunks);
     OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
   } else {
     const int64_t tiles = (rows + kRows - 1) / kRows * chunks;

@@ -23,9 +23,31 @@ __device__ __forceinline__ int group_max(int x, int lanes) {
   return group_reduce(x, lanes, [](int a, int b) { return max(a, b); });
 }
 
-template <typename T>
-__device__ __forceinline__ T group_sum(T x, int lanes) {
-  return group_reduce(x, lanes, [](T a, T b) { return a + b; });
+__device__ __forceinline__ int group_min(int x, int lanes) {
+  if (lanes == kWarpLanes) return __reduce_min_sync(kWarp, x);
+  return group_reduce(x, lanes, [](int a, int b) { return min(a, b); });
+}
+
+__device__ __forceinline__ uint32_t group_or(uint32_t x, int lanes) {
+  if (lanes == kWarpLanes) return __reduce_or_sync(kWarp, x);
+  return group_reduce(x, lanes, [](uint32_t a, uint32_t b) { return a | b; });
+}
+
+__device__ __forceinline__ uint32_t group_sum(uint32_t x, int lanes) {
+  if (lanes == kWarpLanes) return __reduce_add_sync(kWarp, x);
+  return group_reduce(x, lanes, [](uint32_t a, uint32_t b) { return a + b; });
+}
+
+__device__ __forceinline__ uint64_t group_sum(uint64_t x, int lanes) {
+  if (lanes == kWarpLanes) {
+    // Parts whose sums fit 32 bits.
+    constexpr int kBits = 27;
+    const auto part = [x](int i) { return static_cast<uint32_t>(x >> i * kBits) % (1u << kBits); };
+    return __reduce_add_sync(kWarp, part(0)) +
+           (uint64_t{__reduce_add_sync(kWarp, part(1))} << kBits) +
+           (uint64_t{__reduce_add_sync(kWarp, part(2))} << 2 * kBits);
+  }
+  return group_reduce(x, lanes, [](uint64_t a, uint64_t b) { return a + b; });
 }
 
 // What a lane adds to the statistics of a chunk.
@@ -63,14 +85,15 @@ struct ChunkSums {
 
   // The same where all elements are dense: half the work.
   __device__ __forceinline__ void add_dense(uint64_t bits, int emax) {
-    const uint32_t low = static_cast<uint32_t>(bits);
-    const int high = static_cast<int>(bits >> 32) & 0x7fffffff;
-    const int field = (high >> 20) - 1;
-    const int scaled = ~(high - (field << 20)) >> min(emax + 1026 - field, 31);
+    const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
+    const int field = static_cast<int>(high >> 20) & 0x7ff;
+    const int rounded_up = static_cast<int>(~(high & 0xfffff | 0x100000));
+    int scaled;  // shifts by more than 31 leave the sign: PTX says so, C++ does not
+    asm("shr.s32 %0, %1, %2;" : "=r"(scaled) : "r"(rounded_up), "r"(emax + 1027 - field));
     sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
     sumabs -= scaled;
     nnz += 1;
-    lsb = min(lsb, field - 1074 + __popc(~low & (low - 1)));
+    lsb = min(lsb, field - 1075 + __popc(~low & (low - 1)));
   }
 };
 
@@ -119,7 +142,7 @@ __device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], i
       if (!is_zero(bits[e])) emax = max(emax, magnitude_exponent(bits[e]));
     }
     emax = group_max(emax, lanes);
-    flags = group_reduce(flags, lanes, [](uint32_t a, uint32_t b) { return a | b; });
+    flags = group_or(flags, lanes);
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums.add(bits[e], emax);
   }
@@ -139,7 +162,7 @@ __device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], i
     const uint32_t sum = group_sum(sums.sumabs | sums.nnz << 24, lanes);  // sumabs <= 2^22
     chunk.sumabs = sum & ((1u << 24) - 1);
     chunk.nnz = sum >> 24;
-    chunk.lsb = -group_max(-sums.lsb, lanes);
+    chunk.lsb = group_min(sums.lsb, lanes);
   }
   chunk.emax = emax;
   chunk.flags = flags;
@@ -152,11 +175,10 @@ template <bool kWholeWarps, typename Store>
 __device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling& tiling,
                                                    const TilePosition& position,
                                                    const uint64_t* tile, Store store) {
-  // Half of a group's lanes take the first four of eight consecutive elements, half the others.
+  // A lane takes a pair of elements of either half of a chunk.
   const int lanes = kWholeWarps ? kWarpLanes : 1 << log2_lanes;
-  const int lane = threadIdx.x & (lanes - 1), half = lanes / 2;
-  const int plane = lane < half ? 0 : 4, octet = lane & (half - 1);
-  const uint64_t* start = tile + plane * tiling.plane + octet;
+  const int lane = threadIdx.x & (lanes - 1);
+  const uint64_t* start = tile + 2 * lane;
   const int chunks = tiling.chunks_per_row.divisor, count = position.rows * chunks;
   for (int first = 0; first < count; first += kTileThreads >> log2_lanes) {
     int index = first + (threadIdx.x >> log2_lanes);
@@ -164,10 +186,10 @@ __device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling&
     const bool inside = index < count;
     index = inside ? index : 0;
     const int row = tiling.chunks_per_row(index), chunk = index - row * chunks;
-    const uint64_t* source = start + row * tiling.pitch + chunk * (kChunk / 8);
-    uint64_t bits[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) bits[e] = source[e * tiling.plane];
+    const uint64_t* source = start + row * tiling.pitch + chunk * kChunk;
+    const ulonglong2 lower = *reinterpret_cast<const ulonglong2*>(source);
+    const ulonglong2 upper = *reinterpret_cast<const ulonglong2*>(source + 2 * lanes);
+    uint64_t bits[4] = {lower.x, lower.y, upper.x, upper.y};
     const RowStatistics statistics = chunk_statistics(bits, lanes);
     if (lane == 0 && inside) store(row, chunk, statistics);
   }
@@ -192,16 +214,14 @@ __host__ __device__ inline int join_log2_lanes(int64_t count) {
 template <typename Chunk>
 __device__ __forceinline__ RowStatistics join_chunks(int count, int lanes, Chunk chunk) {
   const int lane = threadIdx.x & (lanes - 1);
+  RowStatistics own = {};
+  for (int c = lane; c < count; c += lanes) join_all_but_sums(own, chunk(c));
   RowStatistics row = {};
-  for (int c = lane; c < count; c += lanes) join_all_but_sums(row, chunk(c));
-  for (int i = lanes >> 1; i > 0; i >>= 1) {
-    RowStatistics other = {};
-    other.emax = __shfl_xor_sync(kWarp, row.emax, i);
-    other.lsb = __shfl_xor_sync(kWarp, row.lsb, i);
-    other.nnz = __shfl_xor_sync(kWarp, row.nnz, i);
-    other.flags = __shfl_xor_sync(kWarp, row.flags, i);
-    join_all_but_sums(row, other);
-  }
+  row.nnz = group_sum(own.nnz, lanes);
+  row.flags = group_or(own.flags, lanes);
+  const int emax = group_max(own.nnz != 0 ? own.emax : INT32_MIN, lanes);
+  const int lsb = group_min(own.nnz != 0 ? own.lsb : INT32_MAX, lanes);
+  if (row.nnz != 0) row.emax = emax, row.lsb = lsb;
   for (int c = lane; c < count; c += lanes) join_sums(row, chunk(c));
   row.sumsq = group_sum(row.sumsq, lanes);
   row.sumabs = group_sum(row.sumabs, lanes);

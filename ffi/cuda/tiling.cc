@@ -14,7 +14,8 @@ constexpr int64_t kMinElements = 2048, kElements = 4096, kMaxElements = 8192;
 constexpr int64_t kTilesPerMultiprocessor = 4;  // enough to fill it
 
 // Rows of a tile that is not contiguous along k: 128-byte reads, or whole sectors where the operand
-// fits an L2 cache, for one launch instead of three.
+// fits an L2 cache, for one launch instead of three. Its depth makes runs of 256 bytes written.
+constexpr int64_t kStridedDepth = 2 * kChunk;
 constexpr int64_t kMinRun = 16, kMinCachedRun = 4, kCachedElements = 4 << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -45,7 +46,7 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
     depth = whole_rows ? kp : std::min(kp, elements);
     rows = std::max<int64_t>(elements / depth, 1);
   } else {
-    depth = whole_rows ? kp : std::min(kp, int64_t{kChunk});
+    depth = whole_rows ? kp : std::min(kp, kStridedDepth);
     const int64_t run = all_rows * kp <= kCachedElements ? kMinCachedRun : kMinRun;
     rows = std::max(power_of_two_at_least(elements / depth + 1) / 2, run);
   }
@@ -60,20 +61,23 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   tiling.row_tiles = static_cast<int>(ceil_div(tiling.sequence_rows, tiling.rows));
   tiling.depth_tiles = static_cast<int>(ceil_div(kp, depth));
   tiling.tiles = sequences * tiling.row_tiles * tiling.depth_tiles;
-  const int64_t run = tiling.k_contiguous() ? depth : tiling.rows * layout.parts;
-  tiling.log2_lanes = log2(std::min(power_of_two_at_least(run), int64_t{kTileThreads}));
+  const int64_t contiguous = tiling.k_contiguous() ? depth : tiling.rows * layout.parts;
+  tiling.log2_lanes = log2(std::min(power_of_two_at_least(contiguous), int64_t{kTileThreads}));
 
   const int64_t chunk = std::min(power_of_two_at_least(depth), int64_t{kChunk});
   tiling.log2_chunk_lanes = log2(chunk / 4);
   tiling.filled_depth = static_cast<int>(ceil_div(depth, chunk) * chunk);
 
-  // Twice an odd number of elements between planes keeps the copies of consecutive h out of each
-  // other's banks, the odd pitch those of consecutive rows.
-  tiling.plane = tiling.filled_depth / 8;
-  tiling.plane += (6 - tiling.plane % 4) % 4;
-  tiling.pitch = 8 * tiling.plane + 1;
+  // Bulk copies keep the order of elements. Two past a multiple of sixteen: the copies of sixteen
+  // rows by two consecutive h meet in no bank.
+  tiling.pitch = static_cast<int>(round_up(tiling.filled_depth, 16)) + 2;
   tiling.chunks_per_row = Divider(static_cast<uint32_t>(ceil_div(depth, chunk)));
   tiling.octets_per_row = Divider(static_cast<uint32_t>(depth / 8));
+
+  const auto even = [](int64_t stride) { return stride % 2 == 0; };
+  tiling.bulk = device.bulk_copies && tiling.k_contiguous() && even(layout.k) &&
+                even(layout.stride_r) && even(layout.stride_b) &&
+                reinterpret_cast<uintptr_t>(x) % 16 == 0;
   return true;
 }
 

@@ -34,16 +34,18 @@ struct Tiling {
   int64_t tiles;
   int log2_lanes;  // consecutive threads along the contiguous axis, as a power of two
 
-  // In shared memory element h of row r is at r pitch + (h % 8) plane + h / 8: a thread owns eight
-  // consecutive elements and reads them without bank conflicts.
-  int plane, pitch;
+  int pitch;             // in shared memory element h of row r is at r pitch + h
   int filled_depth;      // zeros follow the elements up to here: whole chunks
   int log2_chunk_lanes;  // lanes that share a chunk, four elements each
 
   Divider chunks_per_row, octets_per_row;
+  bool bulk;  // rows are read by bulk copies
 
   OZAKI_HD bool k_contiguous() const { return layout.k_contiguous(); }
   OZAKI_HD int tile_chunks() const { return rows * static_cast<int>(chunks_per_row.divisor); }
+  // In shared memory: the tile, and the barrier of its bulk copies.
+  OZAKI_HD int tile_words() const { return rows * pitch + 2; }
+  OZAKI_HD int tile_bytes() const { return tile_words() * static_cast<int>(sizeof(uint64_t)); }
 };
 
 enum class TilePass {
