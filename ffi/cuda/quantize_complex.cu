@@ -1,10 +1,8 @@
-#include <type_traits>
-#include <utility>
-
 #include "common/complex.h"
 #include "common/scale.h"
 #include "operand_tile.cuh"
 #include "quantize_complex.h"
+#include "residue_words.cuh"
 
 namespace ozaki {
 namespace {
@@ -22,36 +20,8 @@ struct RowOfTile {
   int32_t scale;
 };
 
-// A scale that sends every element to zero, and that exponents can be added to.
-constexpr int32_t kScaleZero = -(1 << 20);
-
-struct Narrow {
-  static constexpr int kMaxModuli = kMaxNarrowComplexModuli, kWords = 2;
-  static __device__ __forceinline__ int64_t quantize(uint64_t bits, int32_t scale) {
-    return quantize_narrow(bits, scale);
-  }
-};
-
-struct Wide {
-  static constexpr int kMaxModuli = kMaxComplexModuli, kWords = 3;
-  static __device__ __forceinline__ Int96 quantize(uint64_t bits, int32_t scale) {
-    return quantize_wide(bits, scale);
-  }
-};
-
-// step(0), step(1), ... with constants, until one returns false.
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_modulus(Step step,
-                                                 std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()) && ...);
-}
-
-__device__ __forceinline__ uint32_t pack_low_bytes(const uint32_t (&r)[4]) {
-  return __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
-}
-
 // A thread takes four consecutive elements at a time, eight parts.
-template <typename Integer>
+template <typename Integer, int kMaxModuli>
 __device__ __forceinline__ void store_residues(const Tiling& tiling, const TilePosition& position,
                                                const uint64_t* tile, const RowOfTile* rows,
                                                const ResidueArray& residues) {
@@ -66,12 +36,12 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
     const RowOfTile of_row = rows[row];
     const auto* source =
         reinterpret_cast<const ulonglong2*>(tile + row * tiling.pitch + 2 * kElements * octet);
-    uint32_t re[kElements][Integer::kWords], im[kElements][Integer::kWords];
+    Integer re[kElements], im[kElements];
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const ulonglong2 parts = source[e];
-      to_words(Integer::quantize(parts.x, of_row.scale), re[e]);
-      to_words(Integer::quantize(parts.y, of_row.scale), im[e]);
+      re[e] = Integer(parts.x, of_row.scale);
+      im[e] = Integer(parts.y, of_row.scale);
     }
     // Padding is zero to the byte: a residue of 0 may be p.
     const int elements = clamp(position.depth / 2 - kElements * octet, 0, kElements);
@@ -85,20 +55,22 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
           uint32_t plus[kElements], minus[kElements];
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
-            const RootResidues r = root_residues_float(re[e], im[e], m, unit);
+            const RootResidues r = root_residues_float(re[e].words, im[e].words, m, unit);
             plus[e] = r.plus, minus[e] = r.minus;
           }
-          *reinterpret_cast<uint32_t*>(target) = pack_low_bytes(plus) & kept;
-          *reinterpret_cast<uint32_t*>(target + root_bytes) = pack_low_bytes(minus) & kept;
+          *reinterpret_cast<uint32_t*>(target) =
+              pack_low_bytes(plus[0], plus[1], plus[2], plus[3]) & kept;
+          *reinterpret_cast<uint32_t*>(target + root_bytes) =
+              pack_low_bytes(minus[0], minus[1], minus[2], minus[3]) & kept;
           target += residues.plane_bytes;
           return kIndex + 1 < residues.moduli;
         },
-        std::make_integer_sequence<int, Integer::kMaxModuli>());
+        std::make_integer_sequence<int, kMaxModuli>());
   }
 }
 
 // Shared memory: the tile and its rows.
-template <typename Integer>
+template <typename Integer, int kMaxModuli>
 __global__ void __launch_bounds__(kTileThreads, 4)
     complex_residues_kernel(const __grid_constant__ Tiling tiling,
                             const int32_t* __restrict__ scale, const ResidueArray residues) {
@@ -113,7 +85,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
                  is_sentinel(scale[g]) ? kScaleZero : scale[g]};
   }
   load_tile(tiling, position, tile);
-  store_residues<Integer>(tiling, position, tile, rows, residues);
+  store_residues<Integer, kMaxModuli>(tiling, position, tile, rows, residues);
 }
 
 }  // namespace
@@ -125,8 +97,9 @@ Status launch_residues_complex(const double* parts, const Layout& layout, int mo
   make_tiling(parts, layout, device, TilePass::kBlocks, tiling);
   const int64_t kp = padded_k(layout.k / 2);
   const ResidueArray array = {residues, moduli, kp, layout.rows * kp};
-  const auto kernel = moduli <= kMaxNarrowComplexModuli ? complex_residues_kernel<Narrow>
-                                                        : complex_residues_kernel<Wide>;
+  const auto kernel = moduli <= kMaxNarrowComplexModuli
+                          ? complex_residues_kernel<Narrow, kMaxNarrowComplexModuli>
+                          : complex_residues_kernel<Wide, kMaxComplexModuli>;
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   // Always the same limit: another thread may be between here and its launch.
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
@@ -140,7 +113,7 @@ Status launch_quantize_complex(const double* parts, const Layout& layout, int mo
                                const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
                                const Device& device, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(
-      launch_statistics(parts, layout, kComplexBounds[moduli], outputs, scratch, device, stream));
+      launch_statistics(parts, layout, {kComplexBounds[moduli]}, outputs, scratch, device, stream));
   return launch_residues_complex(parts, layout, moduli, outputs.scale, residues, device, stream);
 }
 
