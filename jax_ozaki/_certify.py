@@ -54,10 +54,9 @@ def _staged(
 ) -> tuple[Array, Array, Array]:
     rows, columns = (_stages.Rows(view(x, of_x)) for x, of_x in zip((lhs, rhs), groups, strict=True))
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
-    moduli = contract.modulus_count(extents.k)
     blocks = _plan.contract_blocks(contract, *extents, budget=workspace_bytes)
     if blocks == _plan.Blocks(*extents):
-        rows, columns = rows.quantize(stages, moduli), columns.quantize(stages, moduli)
+        rows, columns = (_ladder.quantize(stages, x, contract) for x in (rows, columns))
 
     def decide(a: _stages.Rows, b: _stages.Rows) -> tuple[Array, Array]:
         of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (a, b))
@@ -67,7 +66,7 @@ def _staged(
 
     rung, worst = _stages.in_blocks(rows, columns, blocks, lambda x: x, decide, (jnp.uint8, jnp.float32))
     of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (rows, columns))
-    counts = _ladder.modulus_counts(of_rows, of_columns, moduli, exact_rows_only=contract.kind == "exact")
+    counts = _ladder.modulus_counts(of_rows, of_columns, contract, extents.k)
     return rung, worst.max((1, 2)), counts
 
 

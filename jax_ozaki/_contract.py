@@ -17,6 +17,7 @@ import jax
 
 from . import _field, _moduli, _rungs
 from ._field import Field
+from ._moduli import Fewer
 
 Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "native"]
 
@@ -189,6 +190,28 @@ class Contract:
         """The number of moduli of a ``componentwise`` product's third rung."""
         return min(self.modulus_count(k) + _WIDER, _moduli.MAX_MODULI)
 
+    def fewer(self, k: int) -> Fewer | None:
+        """When rows of a contraction of length ``k`` take the scale of fewer moduli than ``modulus_count`` has."""
+        return self._fewer(k) if self.kind == "componentwise" and k >= _LONG else None
+
+    @cache  # noqa: B019 -- contracts are few and small
+    def _fewer(self, k: int) -> Fewer | None:
+        c = self.error_factor(k)
+        assert c is not None
+        for n in range(_moduli.MIN_MODULI, self.modulus_count(k)):
+            headroom = _headroom(n, k, _field.REAL)
+            if headroom is None:
+                continue
+            # A rounded element adds at most half of the largest integer opposite to an error that may be
+            # (c - 1) u |A||B|, and ordinary data certify when rows and columns have `rounded` each. Of float32 values
+            # so many lie that far below the largest that `expected` are rounded; seldom may a row have too many.
+            log_k, log_bound = math.log2(k), math.log2(headroom)
+            log_rounded = math.log2(c - 1) + log_k / 2 + log_bound - 53 - _SPREAD_BITS
+            log_expected = 1.5 * log_k + _FLOAT32_BITS - log_bound
+            if log_rounded >= math.log2(3) and log_expected <= 2 * log_rounded - 7:
+                return Fewer(n, min(int(2**log_rounded), _MOST_ROUNDED))
+        return None
+
     def workspace_planes(self, k: int, dtype: Any = "float64") -> int:
         """The planes of residues held at a time; in a ``componentwise`` product those of the third rung, or earlier
         those of the first and the planes of magnitudes."""
@@ -268,6 +291,15 @@ _WIDER = 5
 
 _CERTIFIED_BITS = 3.25
 """What data with exponents of ordinary spread need above the bits of equal magnitudes."""
+
+_SPREAD_BITS, _FLOAT32_BITS = 6, 23.7
+"""Of (rand - 1/2) exp(randn / 2): bits of the largest element above the mean, twice and squared, for ``Fewer``; and 24
+bits a little above those where the density of elements near zero counts."""
+
+_MOST_ROUNDED = 64
+
+_LONG = 1024
+"""Shorter contractions gain a modulus at most."""
 
 _MANTISSA_ROUNDING = (1 + Fraction(1, 2**14)) ** 2
 

@@ -91,9 +91,10 @@ def _product(lhs: Array, rhs: Array, contract: Contract) -> _Product:
         outputs = "parts of outputs"
         row_of = np.resize(row_of, lhs.shape[0])
         column_of = np.repeat(column_of, 2) if by_parts is _complex.embedded else np.resize(column_of, rhs.shape[1])
-    moduli = contract.modulus_count(lhs.shape[1], lhs.dtype)
-    rows = _spans(*_quantize.statistics(lhs, Groups((), (0,), (1,)), moduli), row_of)
-    columns = _spans(*_quantize.statistics(rhs, Groups((), (1,), (0,)), moduli), column_of)
+    k = lhs.shape[1]
+    moduli, fewer = contract.modulus_count(k, lhs.dtype), contract.fewer(k)
+    rows = _spans(*_quantize.statistics(lhs, Groups((), (0,), (1,)), moduli, fewer), row_of)
+    columns = _spans(*_quantize.statistics(rhs, Groups((), (1,), (0,)), moduli, fewer), column_of)
     return _Product(lhs, rhs, moduli, rows, columns, outputs)
 
 

@@ -20,7 +20,7 @@ _PRODUCT_STAGES = ("stats", "quantize", "residues", "grouped_mma", "combine")
 STAGES = (
     *_PRODUCT_STAGES, *(f"complex_{stage}" for stage in _PRODUCT_STAGES),
     "planes", "magnitude", "certify", "certify_fine",
-    "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
+    "ladder_quantize", "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
 )  # fmt: skip
 _STRASSEN_STAGES = ("strassen_quantize", "strassen_combine")
 CUDA_STAGES = (*STAGES, *_STRASSEN_STAGES, *(f"complex_{stage}" for stage in _STRASSEN_STAGES))

@@ -16,9 +16,10 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from . import _ffi, _moduli, _rungs
 from ._compat import initialized_platforms
 from ._field import REAL, Field
-from ._ladder_handlers import LadderHandlers, layout, strides
+from ._ladder_handlers import LadderHandlers, layout, of_fewer, residue_type, row_types, strides
+from ._moduli import Fewer
 from ._operand import Operand
-from ._plan import padded, padded_k, workspace_size
+from ._plan import padded, workspace_size
 
 
 class Handlers(LadderHandlers):
@@ -36,22 +37,23 @@ class Handlers(LadderHandlers):
                 **{name: x if isinstance(x, np.float32) else np.int64(x) for name, x in attributes.items()},
             )
 
-    def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
-        types = (*_row_types(operand), self._scratch(operand))
-        scale, table, _ = self._call(
-            operand.field.prefix + "stats", types, operand.array, moduli=moduli, **layout(operand)
-        )
+    def stats(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]:
+        types = (*row_types(operand), self._scratch(operand))
+        stage = operand.field.prefix + "stats"
+        attributes = {"moduli": moduli, **of_fewer(moduli, fewer), **layout(operand)}
+        scale, table, _ = self._call(stage, types, operand.array, **attributes)
         return scale, table
 
-    def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
-        types = (_residue_type(operand, moduli), *_row_types(operand), self._scratch(operand))
+    def quantize(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array, Array]:
+        types = (residue_type(operand, moduli), *row_types(operand), self._scratch(operand))
         stage = operand.field.prefix + "quantize"
-        residues, scale, table, _ = self._call(stage, types, operand.array, **layout(operand))
+        attributes = {**of_fewer(moduli, fewer), **layout(operand)}
+        residues, scale, table, _ = self._call(stage, types, operand.array, **attributes)
         return residues, scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:
         stage = operand.field.prefix + "residues"
-        return self._call(stage, _residue_type(operand, moduli), operand.array, scale, **layout(operand))
+        return self._call(stage, residue_type(operand, moduli), operand.array, scale, **layout(operand))
 
     def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
         batch, planes, m, _ = lhs.shape
@@ -195,15 +197,3 @@ def _choice(variable: str, allowed: tuple[str, ...]) -> str:
 
 
 _type = jax.ShapeDtypeStruct
-
-
-def _row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    return (
-        _type((operand.batch, operand.rows), jnp.int32),
-        _type((operand.batch, operand.rows, 6), jnp.int64),
-    )
-
-
-def _residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
-    planes = operand.field.parts * moduli
-    return _type((operand.batch, planes, operand.rows, padded_k(operand.k)), jnp.uint8)

@@ -5,6 +5,9 @@
     3  X from N2 moduli, certified likewise
     4  the products added up as integers
 
+A row's integers on the first rung are those that N1 moduli hold, or those of fewer where that rounds only few of its
+elements, as it does where they are float32 values: the certificate counts them.
+
 Which rung that is depends on the output's own row and column, on k and on the contract, and is decided in
 exact arithmetic: the same bits in any batch, block or tile, on any device. A stage works on the tiles that
 hold an output of its rungs. ``exact`` has rung 1 where both the row and the column fit the moduli without
@@ -27,7 +30,7 @@ from ._handlers import CudaHandlers
 from ._operand import Operand
 from ._plan import Blocks, padded
 from ._rungs import Certified
-from ._stages import Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen
+from ._stages import Quantized, Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen
 
 
 class Decided(NamedTuple):
@@ -50,14 +53,30 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Bl
     Magnitudes are those of the whole k, which the blocks of k do not divide. ``budget`` as in ``_stages.product``.
     """
     k = lhs.operand.k
-    moduli = contract.modulus_count(k)
-    if strassen := with_strassen(stages, lhs, rhs, moduli, blocks, budget):
+    if strassen := with_strassen(stages, lhs, rhs, contract.modulus_count(k), blocks, budget):
         return _multiply(stages, lhs, rhs, contract, k, strassen)
     if blocks.k < k:
         return in_blocks(lhs, rhs, blocks, lambda rows: rows, lambda a, b: _multiply(stages, a, b, contract, blocks.k))
     return in_blocks(
-        lhs, rhs, blocks, lambda rows: rows.quantize(stages, moduli), lambda a, b: _multiply(stages, a, b, contract, k)
+        lhs,
+        rhs,
+        blocks,
+        lambda rows: quantize(stages, rows, contract),
+        lambda a, b: _multiply(stages, a, b, contract, k),
     )
+
+
+def quantize(stages: Stages, rows: Rows, contract: Contract) -> Rows:
+    """The rows with what the first rung needs of them."""
+    operand, k = rows.operand, rows.operand.k
+    if rows.quantized:
+        return rows
+    moduli = contract.modulus_count(k)
+    if contract.kind == "exact":
+        return rows.quantize(stages, moduli)
+    step = _rungs.plane_step(k, _rungs.COARSE_PLANES)
+    *quantized, coarse = stages.ladder_quantize(operand, moduli, contract.fewer(k), step=step)
+    return Rows(operand, Quantized(*quantized), coarse)
 
 
 def _multiply(
@@ -69,7 +88,7 @@ def _multiply(
     operands = lhs.operand, rhs.operand
 
     moduli = contract.modulus_count(k)
-    count = modulus_count(a, b, moduli, exact_rows_only=contract.kind == "exact")
+    count = modulus_count(a, b, contract, k)
     scales = a.scale, b.scale
     if strassen:
         c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, found.tiles)
@@ -84,7 +103,7 @@ def _multiply(
         wide = 1 << _rungs.WIDE
         moduli = contract.wide_modulus_count(k)
         scales = found.lhs_wide, found.rhs_wide
-        count = modulus_count(a._replace(scale=scales[0]), b._replace(scale=scales[1]), moduli)
+        count = wide_modulus_count(a._replace(scale=scales[0]), b._replace(scale=scales[1]), contract, k)
         unquantized = Rows(operands[0]), Rows(operands[1])
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
@@ -94,8 +113,9 @@ def _multiply(
 def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:
     """Scales of the first rung and statistics of the rows."""
     if rows.quantized:
-        return Certified(rows.quantized.scale, rows.quantized.statistics)
-    return Certified(*stages.stats(rows.operand, contract.modulus_count(rows.operand.k)))
+        return Certified(rows.quantized.scale, rows.quantized.statistics, rows.coarse)
+    k = rows.operand.k
+    return Certified(*stages.stats(rows.operand, contract.modulus_count(k), contract.fewer(k)))
 
 
 def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certified, contract: Contract) -> Decided:
@@ -109,11 +129,13 @@ def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certifie
 
     def sums(tiles: Array, planes: int) -> Array:
         step, rungs = _rungs.plane_step(lhs.k, planes), 1 << _rungs.UNDECIDED
-        of_lhs, of_rhs = (
-            stages.planes(x, rows.statistics, tiles, side=side, planes=planes, step=step, rungs=rungs)
-            for side, (x, rows) in enumerate(((lhs, a), (rhs, b)))
-        )
-        return stages.magnitude(of_lhs, of_rhs, tiles, rungs=rungs)
+
+        def of(side: int, operand: Operand, rows: Certified) -> Array:
+            if planes == _rungs.COARSE_PLANES and rows.coarse is not None:
+                return rows.coarse
+            return stages.planes(operand, rows.statistics, tiles, side=side, planes=planes, step=step, rungs=rungs)
+
+        return stages.magnitude(of(0, lhs, a), of(1, rhs, b), tiles, rungs=rungs)
 
     everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint8)
     coarse = stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half)
@@ -143,8 +165,7 @@ def half_tolerance(contract: Contract, k: int) -> np.float32:
 
 def _is_exact(rows: Certified) -> Array:
     """Whether the rows' integers are the elements themselves."""
-    _, lsb, _, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
-    return (rows.scale >= -lsb) | (nnz == 0)
+    return (rows.scale >= -rows.statistics[..., 1]) | (rows.statistics[..., 3] == 0)
 
 
 def scale(rows: Certified, moduli: int) -> Array:
@@ -153,25 +174,46 @@ def scale(rows: Certified, moduli: int) -> Array:
 
 
 # The modulus count. |X_ij| is at most the product of the norms of the row's and the column's integers; their
-# logarithms here are integers in units of 1/256, rounded up.
+# logarithms here are integers in units of 1/256, rounded up and one more; but those of rows that take the scale of
+# fewer moduli rounded down, that two of them need no more moduli. A sum with another row's is an upper bound all the same.
 
 _UNITS = 256
 _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 
 
-def modulus_count(a: Certified, b: Certified, moduli: int, *, exact_rows_only: bool = False) -> Array:
-    """int32[1], the fewest of ``moduli`` moduli, whose scales the rows have, that hold every X; few-bit operands
-    need few. With ``exact_rows_only`` every X of rows and columns that are not rounded."""
-    return modulus_counts(a, b, moduli, exact_rows_only=exact_rows_only).max()[None]
+def modulus_count(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
+    """int32[1], the fewest moduli of the first rung that hold every X; few-bit operands need few. Of exact() every X
+    of rows and columns that are not rounded."""
+    return modulus_counts(a, b, contract, k).max()[None]
 
 
-def modulus_counts(a: Certified, b: Certified, moduli: int, *, exact_rows_only: bool = False) -> Array:
+def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
     """The same for every batch element: int32[batch]."""
-    largest = [_log_norm(rows, moduli, exact_rows_only).max(1) for rows in (a, b)]
-    total = largest[0] + largest[1]
-    needed = jnp.full(largest[0].shape, _moduli.MIN_MODULI, jnp.int32)
+    moduli = contract.modulus_count(k)
+    of_rounded: Array | int = _NOTHING if contract.kind == "exact" else _log_bound(moduli)
+    fewer = contract.fewer(k)
+
+    def largest(rows: Certified) -> Array:
+        if not fewer:
+            return _log_norm(rows, of_rounded).max(1)
+        few = rows.statistics[..., 6] <= fewer.rounded
+        return _log_norm(rows, jnp.where(few, _log_bound(fewer.moduli) - 2, of_rounded)).max(1)
+
+    return _fewest(largest(a) + largest(b), moduli)
+
+
+def wide_modulus_count(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
+    """int32[1], the same for the third rung, whose scales the rows have."""
+    moduli = contract.wide_modulus_count(k)
+    of_lhs, of_rhs = (_log_norm(rows, _log_bound(moduli)).max(1) for rows in (a, b))
+    return _fewest(of_lhs + of_rhs, moduli).max()[None]
+
+
+def _fewest(log_product: Array, moduli: int) -> Array:
+    """The fewest of ``moduli`` moduli that hold a product."""
+    needed = jnp.full(log_product.shape, _moduli.MIN_MODULI, jnp.int32)
     for n in range(_moduli.MIN_MODULI, moduli):
-        needed += total > math.floor(2 * _UNITS * _log2_bound(n))
+        needed += log_product > math.floor(2 * _UNITS * _log2_bound(n))
     return needed
 
 
@@ -180,21 +222,24 @@ def _log2_bound(moduli: int) -> float:
     return math.log2(mantissa) + exponent
 
 
+def _log_bound(moduli: int) -> int:
+    return math.ceil(_UNITS * _log2_bound(moduli)) + 1
+
+
 _NOTHING = -(2**40)
 
 
-def _log_norm(rows: Certified, moduli: int, exact_rows_only: bool) -> Array:
-    """A bound on log2 of the norm of every row's integers."""
-    emax, _, sumsq, nnz, _, _ = jnp.moveaxis(rows.statistics, -1, 0)
+def _log_norm(rows: Certified, of_rounded: Array | int) -> Array:
+    """A bound on log2 of the norm of every row's integers, that of rounded rows given."""
+    emax, _, sumsq, nnz = jnp.moveaxis(rows.statistics[..., :4], -1, 0)
     special = rows.scale <= _reference.SCALE_INF
     length = _reference.bit_length(sumsq.astype(jnp.uint64))
     fraction = _reference.ceil_shift_right(
         _reference.shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
     ).astype(jnp.int64)
     squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
-    exact = -(-squared // 2) + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
-    rounded = _NOTHING if exact_rows_only else math.ceil(_UNITS * _log2_bound(moduli))
-    bound = jnp.where(_is_exact(rows), exact, rounded)
+    exact = -(-squared // 2) + 1 + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
+    bound = jnp.where(_is_exact(rows), exact, of_rounded)
     return jnp.where(special | (nnz == 0), _NOTHING, bound)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from . import _rungs
+from ._moduli import STATISTICS, Fewer
 from ._operand import Axis, Operand
 from ._plan import padded, padded_k
 from ._rungs import Certified, RungMap
@@ -24,16 +25,26 @@ class LadderHandlers:
     def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:
         raise NotImplementedError
 
+    def _scratch(self, operand: Operand) -> jax.ShapeDtypeStruct:
+        raise NotImplementedError
+
     def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
         """What a matrix kernel needs to find the flagged tiles of its outputs."""
         del batch, m, n
         return _type((0,), jnp.uint8)
 
+    def ladder_quantize(
+        self, operand: Operand, moduli: int, fewer: Fewer | None, *, step: int
+    ) -> tuple[Array, Array, Array, Array]:
+        types = (residue_type(operand, moduli), *row_types(operand), _plane_type(operand, _rungs.COARSE_PLANES, step))
+        attributes = {**of_fewer(moduli, fewer), "step": step, **layout(operand)}
+        *results, _ = self._call("ladder_quantize", (*types, self._scratch(operand)), operand.array, **attributes)
+        return tuple(results)
+
     def planes(
         self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
     ) -> Array:
-        kq = padded_k(_rungs.kept(operand.k, step))
-        result = _type((operand.batch, planes, operand.rows, kq), jnp.uint8)
+        result = _plane_type(operand, planes, step)
         attributes = {"side": side, "rungs": rungs, "step": step}
         return self._call("planes", result, operand.array, table, tiles, **attributes, **layout(operand))
 
@@ -42,7 +53,9 @@ class LadderHandlers:
 
     def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
         results = _rung_types(lhs.scale, rhs.scale)
-        return RungMap(*self._call("certify", results, sums, *lhs, *rhs, n=rhs.scale.shape[1], tau_half=tau_half))
+        return RungMap(
+            *self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=rhs.scale.shape[1], tau_half=tau_half)
+        )
 
     def certify_fine(
         self,
@@ -56,7 +69,7 @@ class LadderHandlers:
         all_k: bool,
         tau_half: np.float32,
     ) -> RungMap:
-        operands = (sums, known.rung, known.tiles, *lhs, *rhs, lhs_wide, rhs_wide)
+        operands = (sums, known.rung, known.tiles, *lhs[:2], *rhs[:2], lhs_wide, rhs_wide)
         attributes = {"n": rhs.scale.shape[1], "all_k": all_k, "tau_half": tau_half}
         results = _rung_types(lhs.scale, rhs.scale)
         return RungMap(*self._call("certify_fine", results, *operands, aliases={1: 0, 2: 1}, **attributes))
@@ -64,7 +77,7 @@ class LadderHandlers:
     def ladder_residues(
         self, operand: Operand, scale: Array, moduli: int, count: Array, tiles: Array, *, side: int, rungs: int
     ) -> Array:
-        result = _type((operand.batch, moduli, operand.rows, padded_k(operand.k)), jnp.uint8)
+        result = residue_type(operand, moduli)
         operands = (operand.array, scale, count, tiles)
         return self._call("ladder_residues", result, *operands, side=side, rungs=rungs, **layout(operand))
 
@@ -104,6 +117,10 @@ class LadderHandlers:
         return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={4: 0}, **attributes)
 
 
+def _plane_type(operand: Operand, planes: int, step: int) -> jax.ShapeDtypeStruct:
+    return _type((operand.batch, planes, operand.rows, padded_k(_rungs.kept(operand.k, step))), jnp.uint8)
+
+
 def layout(operand: Operand) -> dict[str, int]:
     """How an operand lies in memory, as attributes."""
     of_axes = {f"stride_{axis}": operand.stride(axis) for axis in _AXES}
@@ -114,6 +131,25 @@ def strides(lhs: Operand, rhs: Operand) -> dict[str, int]:
     """How both operands lie in memory, as attributes of a stage that knows their other extents."""
     of_axes = {f"{name}_stride_{axis}": x.stride(axis) for name, x in (("a", lhs), ("b", rhs)) for axis in _AXES}
     return {"k": lhs.k, **of_axes}
+
+
+def row_types(operand: Operand) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Scales and statistics."""
+    return (
+        _type((operand.batch, operand.rows), jnp.int32),
+        _type((operand.batch, operand.rows, STATISTICS), jnp.int64),
+    )
+
+
+def residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
+    planes = operand.field.parts * moduli
+    return _type((operand.batch, planes, operand.rows, padded_k(operand.k)), jnp.uint8)
+
+
+def of_fewer(moduli: int, fewer: Fewer | None) -> dict[str, int]:
+    """When rows take the scale of fewer moduli, as attributes."""
+    moduli, rounded = fewer or Fewer(moduli, 0)
+    return {"fewer_moduli": moduli, "most_rounded": rounded}
 
 
 def _rung_types(lhs_scale: Array, rhs_scale: Array) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -15,14 +15,15 @@ import numpy as np
 from jax import Array, lax
 
 from . import _reference, _rungs
+from ._moduli import Fewer
 from ._operand import Operand
 from ._plan import padded, padded_k
 from ._reference import combine, grouped_mma, quantize, residues, stats
 from ._rungs import Certified, RungMap
 
 __all__ = [
-    "certify", "certify_fine", "combine", "grouped_mma", "ladder_combine", "ladder_mma", "ladder_residues",
-    "ladder_sum", "magnitude", "planes", "quantize", "residues", "stats",
+    "certify", "certify_fine", "combine", "grouped_mma", "ladder_combine", "ladder_mma", "ladder_quantize",
+    "ladder_residues", "ladder_sum", "magnitude", "planes", "quantize", "residues", "stats",
 ]  # fmt: skip
 
 _f32, _i32, _i64, _u8, _u64 = jnp.float32, jnp.int32, jnp.int64, jnp.uint8, jnp.uint64
@@ -38,13 +39,22 @@ def _tail(n: int, axes: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (axes - 1) + [(0, padded(n) - n)]
 
 
+def ladder_quantize(
+    operand: Operand, moduli: int, fewer: Fewer | None, *, step: int
+) -> tuple[Array, Array, Array, Array]:
+    """Residues, scales, statistics and coarse magnitudes."""
+    x, scale, table = quantize(operand, moduli, fewer)
+    everywhere = jnp.ones((1, 1, 1), _u8)
+    return x, scale, table, planes(operand, table, everywhere, side=0, planes=1, step=step, rungs=1)
+
+
 # Magnitudes: S_lo <= |A||B|.
 
 
 def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int) -> Array:
-    """floor(|a| 2^(bits - emax)) over a subset of k: uint8[batch, planes, rows, padded k].
+    """floor(|a| 2^(bits - exponent)) over a subset of k: uint8[batch, planes, rows, padded k].
 
-    One plane of 8 bits; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
+    One plane of 8 bits, larger ones cut off; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
     two sides (0 lhs, 1 rhs) multiply: high high, high low, low high, mask mask.
     """
 
@@ -57,9 +67,9 @@ def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: i
         _, significand, exponent, _ = _reference.decompose(x)
         significand = jnp.where((table[..., 4] != 0)[..., None], 0, significand)
         bits = _rungs.COARSE_BITS if planes == _rungs.COARSE_PLANES else _rungs.FINE_BITS
-        magnitude = _reference.shift_left(significand, exponent + bits - table[..., :1])
+        magnitude = _reference.shift_left(significand, exponent + bits - _plane_exponent(table, bits)[..., None])
         if planes == _rungs.COARSE_PLANES:
-            stack = [magnitude]
+            stack = [jnp.minimum(magnitude, 255)]
         else:
             high, low = magnitude >> 7, magnitude & 127
             stack = [high, *((high, low) if side == 0 else (low, high)), (significand > 0).astype(_u64)]
@@ -67,6 +77,15 @@ def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: i
         return jnp.pad(jnp.stack(stack, axis=1).astype(_u8), [(0, 0), (0, 0), (0, 0), (0, tail)])
 
     return _where_needed(tiles, rungs, compute)
+
+
+def _plane_exponent(table: Array, bits: int) -> Array:
+    """What the magnitudes of a row are relative to: its largest element, or not far above the mean of its nonzeros."""
+    emax, nnz, sumabs = table[..., 0], table[..., 3], table[..., 5]
+    if bits != _rungs.COARSE_BITS:
+        return emax
+    mean = _reference.bit_length((sumabs // jnp.maximum(nnz, 1)).astype(_u64)) - 16
+    return emax + jnp.where(nnz > 0, jnp.minimum(mean + 4, 0), 0)
 
 
 def magnitude(lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array:
@@ -88,43 +107,45 @@ def _power_of_two(exponent: Array) -> Array:
 
 
 def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, Array]:
-    """(half norm, unit, rounded, special) of every row."""
+    """(half norm, half of the largest, unit, rounded) of every row."""
     scale = rows.scale.astype(_i64)
-    emax, lsb, _, nnz, _, sumabs = jnp.moveaxis(rows.statistics, -1, 0)
+    emax, lsb, _, nnz, _, sumabs, rounded = jnp.moveaxis(rows.statistics, -1, 0)
     special = rows.scale <= _reference.SCALE_INF
     exponent = jnp.where(special, 0, emax + scale)
     dropped = jnp.maximum(_reference.bit_length(sumabs.astype(_u64)) - 24, 0)
     total = -(-sumabs >> dropped) << dropped  # 24 bits, rounded up
     half_norm = total.astype(_f32) * _power_of_two(exponent - 17) + nnz.astype(_f32) * _f32(0.125)
-    unit = _power_of_two(exponent - plane_bits - 26)
-    return half_norm, unit, (nnz != 0) & (scale < -lsb) & ~special, special
+    half_largest = jnp.where(special, 0, _power_of_two(exponent - 1) + _f32(0.125))
+    above = _plane_exponent(rows.statistics, plane_bits) + scale
+    unit = jnp.where(special, 1, _power_of_two(above - plane_bits - 26))
+    rounded = jnp.where(special | (scale >= -lsb), 0, rounded).astype(_f32)
+    return jnp.where(special, 0, half_norm), half_largest, unit, rounded
 
 
 class OutputBounds(NamedTuple):
     """What rows and columns say about every output, each to be broadcast to [batch, m, n]."""
 
     error: Array
-    """E >= |X - AB 2^(mu + nu)|"""
+    """E >= |X - AB 2^(mu + nu)|, 0 where the output is classified"""
     unit_row: Array
     unit_column: Array
     """Units of magnitudes, whose product is 2 u 2^(mu + nu) in those of |A||B|."""
-    free: Array
-    """Nothing to certify: the integers are the elements, or the output is classified."""
 
 
 def output_bounds(lhs: Certified, rhs: Certified, plane_bits: int) -> OutputBounds:
-    half_row, unit_row, row_rounded, row_special = (x[..., :, None] for x in _row_bound(lhs, plane_bits))
-    half_column, unit_column, column_rounded, column_special = (x[..., None, :] for x in _row_bound(rhs, plane_bits))
-    error = jnp.where(row_rounded, half_column, 0) + jnp.where(column_rounded, half_row, 0)
-    return OutputBounds(error, unit_row, unit_column, row_special | column_special | (error == 0))
+    row_norm, row_largest, row_unit, row_rounded = (x[..., :, None] for x in _row_bound(lhs, plane_bits))
+    column_norm, column_largest, column_unit, column_rounded = (x[..., None, :] for x in _row_bound(rhs, plane_bits))
+    of_row = jnp.minimum(row_rounded * column_largest, column_norm)
+    error = of_row + jnp.minimum(column_rounded * row_largest, row_norm)
+    return OutputBounds(error, row_unit, column_unit)
 
 
 def certificate(bounds: OutputBounds, magnitude: Array, tau_half: Any) -> tuple[Array, Array]:
     """Whether |X 2^-(mu + nu) - AB| <= (c - 1) u |A||B| is certain, and where it is, its factor of u |A||B|."""
     bound = magnitude.astype(_f32) * bounds.unit_row * bounds.unit_column
-    holds = bounds.free | (bounds.error <= bound * tau_half)
+    holds = bounds.error <= bound * tau_half
     ratio = bounds.error / (_f32(0.5) * jnp.where(bound == 0, 1, bound))
-    return holds, jnp.where(holds & ~bounds.free, ratio, 0)
+    return holds, jnp.where(holds & (bounds.error != 0), ratio, 0)
 
 
 def fine_magnitude(sums: Array) -> Array:

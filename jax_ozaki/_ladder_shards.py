@@ -57,7 +57,8 @@ class _Product:
 
     def outputs(self) -> Array:
         moduli = self.contract.modulus_count(self.k)
-        a, b = (Certified(*self.of_shards.stats(x, moduli)) for x in (self.lhs.operand, self.rhs.operand))
+        fewer = self.contract.fewer(self.k)
+        a, b = (Certified(*self.of_shards.stats(x, moduli, fewer)) for x in (self.lhs.operand, self.rhs.operand))
         exact = self.contract.kind == "exact"
         rung = self.of_shards.part(_ladder.exact_rungs(a, b)) if exact else self.decide(a, b)
         tiles = self.tiles(rung)

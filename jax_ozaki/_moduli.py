@@ -45,6 +45,9 @@ Strassen-Winograd."""
 CHUNK = 128
 """Consecutive k joined exactly in the row statistics; part of the definition of the scales."""
 
+STATISTICS = 7
+"""Fields of the statistics of a row."""
+
 K_BLOCK = 1 << 16
 """Longest contraction whose unsigned products 255^2 k fit an unsigned 32-bit accumulator."""
 
@@ -148,6 +151,17 @@ def bound(n: int, moduli: tuple[int, ...] = MODULI) -> Bound:
     assert 2**31 <= mantissa < 2**32
     assert mantissa**2 * Fraction(4) ** exponent <= squared
     return Bound(mantissa, exponent)
+
+
+class Fewer(NamedTuple):
+    """When a row takes the scale of fewer moduli than its product has: where that rounds few of its elements.
+
+    Rows of float32 values do. Their integers are long because a few elements are tiny.
+    """
+
+    moduli: int
+    rounded: int
+    """The most elements of the row that the scale of ``moduli`` moduli may round."""
 
 
 def log2_product(n: int, moduli: tuple[int, ...] = MODULI) -> float:

@@ -48,7 +48,7 @@ class Factor(NamedTuple):
 def quantized(x: Array, groups: Groups, contract: Contract) -> Quantized:
     """The rows of ``x`` for products under ``contract`` that contract one axis."""
     (k,) = groups.contract
-    return _quantize.quantize(x, groups, contract.modulus_count(x.shape[k], x.dtype))
+    return _quantize.quantize(x, groups, contract.modulus_count(x.shape[k], x.dtype), contract.fewer(x.shape[k]))
 
 
 def fits(shape: Sequence[int], axis: int, contract: Contract, dtype: Any, workspace_bytes: int) -> bool:
@@ -232,7 +232,7 @@ def _staged(
 
     def rows_of(factor: Factor, of_factor: Groups) -> _stages.Rows:
         operand = view(factor.array, of_factor)
-        return _stages.Rows(operand, *(_grouped(form, of_factor, operand) for form in factor.forms))
+        return _stages.Rows(operand, next((_grouped(form, of_factor, operand) for form in factor.forms), None))
 
     rows, columns = map(rows_of, _factors((lhs, rhs, *leaves), prepared, (False, False)), groups)
     return lax.reshape(product(stages, rows, columns, contract, workspace_bytes), shape)

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from . import _field, _stages
 from ._compat import Primitive, allow_partitioning, annotate_sharding, batching, evaluate_eagerly
 from ._dimensions import Groups
+from ._moduli import STATISTICS, Fewer
 from ._operand import view
 from ._partition import Factors, partitioned
 from ._plan import padded_k
@@ -24,21 +25,21 @@ from ._primitive import lower, lower_stages
 from ._stages import Quantized
 
 ozaki_statistics_p = Primitive("ozaki_statistics")
-"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 6]."""
+"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 7]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
 """Residues uint8[*batch, moduli, *free, padded k], twice the moduli where complex, scales and statistics."""
 
 
-def statistics(x: Array, groups: Groups, moduli: int) -> tuple[Array, Array]:
+def statistics(x: Array, groups: Groups, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]:
     """Scales and statistics of the rows of ``x``."""
-    scale, table = ozaki_statistics_p.bind(lax.stop_gradient(x), groups=groups, moduli=moduli)
+    scale, table = ozaki_statistics_p.bind(lax.stop_gradient(x), groups=groups, moduli=moduli, fewer=fewer)
     return scale, table
 
 
-def quantize(x: Array, groups: Groups, moduli: int) -> Quantized:
+def quantize(x: Array, groups: Groups, moduli: int, fewer: Fewer | None = None) -> Quantized:
     """The rows of ``x`` as integers."""
-    return Quantized(*ozaki_quantize_p.bind(lax.stop_gradient(x), groups=groups, moduli=moduli))
+    return Quantized(*ozaki_quantize_p.bind(lax.stop_gradient(x), groups=groups, moduli=moduli, fewer=fewer))
 
 
 def result_factors(of_array: Factors, groups: Groups) -> list[Factors]:
@@ -52,7 +53,9 @@ def _results(x: Any, groups: Groups, moduli: int) -> list[Any]:
     axes: list[Factors] = result_factors([str(axis) for axis in range(x.ndim)], groups)
     k = math.prod(x.shape[axis] for axis in groups.contract)
     planes = _field.of(x.dtype).parts * moduli
-    sizes = {"planes": planes, "padded_k": padded_k(k), "fields": 6} | {str(i): n for i, n in enumerate(x.shape)}
+    sizes = {"planes": planes, "padded_k": padded_k(k), "fields": STATISTICS} | {
+        str(i): n for i, n in enumerate(x.shape)
+    }
     specs = {str(i): spec for i, spec in enumerate(x.sharding.spec)}
 
     def aval(factors: Factors, dtype: Any) -> Any:
@@ -68,21 +71,23 @@ def _results(x: Any, groups: Groups, moduli: int) -> list[Any]:
 
 
 @ozaki_statistics_p.def_abstract_eval
-def _statistics_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
+def _statistics_avals(x: Any, *, groups: Groups, moduli: int, fewer: Fewer | None) -> list[Any]:
     return _results(x, groups, moduli)[1:]
 
 
 @ozaki_quantize_p.def_abstract_eval
-def _quantize_avals(x: Any, *, groups: Groups, moduli: int) -> list[Any]:
+def _quantize_avals(x: Any, *, groups: Groups, moduli: int, fewer: Fewer | None) -> list[Any]:
     return _results(x, groups, moduli)
 
 
-def _lower(ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Groups, moduli: int) -> Any:
+def _lower(
+    ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Groups, moduli: int, fewer: Fewer | None
+) -> Any:
     def run(x: Array) -> tuple[Array, ...]:
         avals = _results(jax.core.ShapedArray(x.shape, x.dtype), groups, moduli)[-len(ctx.avals_out) :]
         if 0 in x.shape:
             return tuple(jnp.zeros(aval.shape, aval.dtype) for aval in avals)
-        results = getattr(stages, stage)(view(x, groups), moduli)
+        results = getattr(stages, stage)(view(x, groups), moduli, fewer)
         return tuple(lax.reshape(y, aval.shape) for y, aval in zip(results, avals, strict=True))
 
     factors = [f"axis{axis}" for axis in range(ctx.avals_in[0].ndim)]
@@ -92,11 +97,11 @@ def _lower(ctx: Any, x: Any, *, stages: _stages.Stages, stage: str, groups: Grou
     return [annotate_sharding(ctx, y, aval) for y, aval in zip(results, ctx.avals_out, strict=True)]
 
 
-def _batch(operands: Any, axes: Any, *, primitive: Primitive, groups: Groups, moduli: int) -> Any:
+def _batch(operands: Any, axes: Any, *, primitive: Primitive, groups: Groups, **parameters: Any) -> Any:
     (x,), (mapped,) = operands, axes
     shifted = Groups(*(tuple(axis + (axis >= mapped) for axis in of_group) for of_group in groups))
     groups = shifted._replace(batch=(mapped, *shifted.batch))
-    results = primitive.bind(x, groups=groups, moduli=moduli)
+    results = primitive.bind(x, groups=groups, **parameters)
     return results, [0] * len(results)
 
 

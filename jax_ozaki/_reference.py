@@ -7,6 +7,7 @@ by a multiple of their modulus; scales, statistics and results may not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax import Array, lax
 
 from . import _moduli
 from ._field import COMPLEX, REAL, Field
+from ._moduli import Fewer
 from ._operand import Operand
 from ._plan import padded, padded_k
 
@@ -53,11 +55,11 @@ def decompose(x: Array) -> tuple[Array, Array, Array, Array]:
     return (bits >> 63) == 1, significand, jnp.maximum(field, 1) - 1075, special
 
 
-def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
-    """Scales int32[batch, rows] and statistics int64[batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs.
+def stats(operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]:
+    """Scales int32[batch, rows] and statistics int64[batch, rows, 7]: emax, lsb, sumsq, nnz, flags, sumabs, rounded.
 
     Those of a complex row are the ones of the real row of its parts, real and imaginary in turn: a chunk is
-    128 parts, 64 complex elements, and nnz counts nonzero parts.
+    128 parts, 64 complex elements, and nnz counts nonzero parts. ``rounded`` bounds the elements that the scale rounds.
     """
     x = operand.parts()
     k = x.shape[-1]
@@ -89,12 +91,38 @@ def stats(operand: Operand, moduli: int) -> tuple[Array, Array]:
     flags = nan.astype(_i64) + 2 * inf.astype(_i64)
     sums = (lax.bitcast_convert_type(x, _i64) for x in (sumsq, sumabs))
     table = jnp.stack([emax, lsb, next(sums), nnz, flags, next(sums)], axis=-1)
-    return scales(table, _moduli.bound(moduli, operand.field.moduli)), table
+    return row_scales(table, moduli, fewer, partial(count_rounded, operand), operand.field)
+
+
+def count_rounded(operand: Operand, scale: Array) -> Array:
+    """How many elements of every row are no multiples of 2^-scale: int64[batch, rows]."""
+    _, significand, exponent, _ = decompose(operand.parts())
+    low = 63 - lax.clz(significand & (~significand + 1)).astype(_i64) + exponent
+    return ((significand != 0) & (low < -scale[..., None].astype(_i64))).sum(-1, dtype=_i64)
+
+
+def row_scales(
+    table: Array, moduli: int, fewer: Fewer | None, rounded: Callable[[Array], Array], field: Field = REAL
+) -> tuple[Array, Array]:
+    """Scales, and statistics completed by their last field, from the others int64[batch, rows, 6].
+
+    ``rounded(scale)`` counts the elements of every row that are no multiples of 2^-scale.
+    """
+    lsb, nnz = table[..., 1], table[..., 3]
+    scale = scales(table, _moduli.bound(moduli, field.moduli))
+    special = scale <= SCALE_INF
+    count = jnp.where(special | (scale >= -lsb), 0, nnz)
+    if fewer:
+        smaller = scales(table, _moduli.bound(fewer.moduli, field.moduli))
+        few = jnp.where(special | (smaller >= -lsb), 0, rounded(smaller))
+        taken = few <= fewer.rounded
+        scale, count = jnp.where(taken, smaller, scale), jnp.where(taken, few, count)
+    return scale, jnp.concatenate([table, count[..., None]], axis=-1)
 
 
 def scales(table: Array, bound: _moduli.Bound) -> Array:
-    """Scales int32[batch, rows] from statistics int64[batch, rows, 6]."""
-    emax, lsb, sumsq, nnz, flags, _ = jnp.moveaxis(table, -1, 0)
+    """Scales int32[batch, rows] from statistics int64[batch, rows, 6 or more]."""
+    emax, lsb, sumsq, nnz, flags = jnp.moveaxis(table[..., :5], -1, 0)
     exponent = _scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, _u64), nnz, bound)
     special = jnp.where(flags & 1 != 0, SCALE_NAN, SCALE_INF)
     return jnp.where(flags != 0, special, exponent).astype(jnp.int32)
@@ -153,9 +181,9 @@ _HALF_SHIFT = 40
 """Shifts stay below 2^80: the norm bound H of the largest modulus set is below 2^78."""
 
 
-def quantize(operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
+def quantize(operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array, Array]:
     """Residues, scales and statistics of the rows of ``operand``."""
-    scale, table = stats(operand, moduli)
+    scale, table = stats(operand, moduli, fewer)
     return residues(operand, scale, moduli), scale, table
 
 

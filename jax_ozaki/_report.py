@@ -140,7 +140,7 @@ def _achieved(lhs: Array, rhs: Array, groups: tuple[Groups, Groups], k: int, mod
 def _largest_step(x: Array, groups: Groups, k: int, moduli: int) -> Array:
     """max over rows of 2^-mu / norm2(row), an array over the batch axes; 0 for rows that are exact."""
     scale, table = _quantize.statistics(x, groups, moduli)
-    emax, lsb, sumsq, nnz, _, _ = jnp.moveaxis(table, -1, 0)
+    emax, lsb, sumsq, nnz = jnp.moveaxis(table[..., :4], -1, 0)
     scale = scale.astype(jnp.int64)
     # sumsq rounds every term up by less than one unit, and every chunk's sum once more.
     chunks = -(-k // _moduli.CHUNK)

@@ -55,7 +55,9 @@ class Certified(NamedTuple):
     scale: Array
     """int32[batch, rows]"""
     statistics: Array
-    """int64[batch, rows, 6]"""
+    """int64[batch, rows, 7]"""
+    coarse: Array | None = None
+    """uint8[batch, 1, rows, padded k]: coarse magnitudes, where they are known."""
 
 
 class RungMap(NamedTuple):

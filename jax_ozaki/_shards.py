@@ -14,6 +14,7 @@ from jax import Array, lax
 from . import _limbs, _moduli, _reference, _stages
 from ._dimensions import Groups
 from ._field import REAL, Field
+from ._moduli import Fewer
 from ._operand import Operand, memory_order, view
 from ._plan import Blocks
 
@@ -89,14 +90,14 @@ class StagesOfShards:
     def __init__(self, stages: _stages.ProductStages, shards: Shards, shape: tuple[int, ...]) -> None:
         self._stages, self.shards, self._shape = stages, shards, shape
 
-    def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]:
+    def stats(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]:
         """Scales and statistics of whole rows.
 
         A chunk's sums are rounded up to the exponent of its row, so chunks are joined only once that exponent is
         known.
         """
         chunks = _chunk_statistics(self._stages, _whole_chunks(operand, self.shards), moduli)
-        emax, lsb, sumsq, nnz, flags, sumabs = jnp.moveaxis(chunks, -1, 0)
+        emax, lsb, sumsq, nnz, flags, sumabs, _ = jnp.moveaxis(chunks, -1, 0)
         empty = nnz == 0
         none = 2**31
         largest = jnp.stack([jnp.where(empty, -none, emax), jnp.where(empty, -none, -lsb), flags & 1, flags & 2])
@@ -111,10 +112,14 @@ class StagesOfShards:
         row_sumsq, row_sumabs, row_nnz = lax.psum(jnp.stack([*joined, nnz]).sum(-1), self.shards.axes)
         row_emax, row_lsb = jnp.where(row_nnz > 0, jnp.stack([row_emax, -row_lsb]), 0)
         table = jnp.stack([row_emax, row_lsb, row_sumsq, row_nnz, nan | inf, row_sumabs], axis=-1)
-        return _reference.scales(table, _moduli.bound(moduli, operand.field.moduli)), table
 
-    def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]:
-        scale, table = self.stats(operand, moduli)
+        def rounded(scale: Array) -> Array:
+            return lax.psum(_reference.count_rounded(operand, scale), self.shards.axes)
+
+        return _reference.row_scales(table, moduli, fewer, rounded, operand.field)
+
+    def quantize(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array, Array]:
+        scale, table = self.stats(operand, moduli, fewer)
         return self._stages.residues(operand, scale, moduli), scale, table
 
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array:

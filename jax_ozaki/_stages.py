@@ -19,6 +19,7 @@ from jax import Array, lax
 from . import _ladder_reference
 from ._field import REAL, Field
 from ._handlers import CudaHandlers, Handlers
+from ._moduli import Fewer
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
 from ._rungs import Certified, RungMap
@@ -33,7 +34,7 @@ class Quantized(NamedTuple):
     scale: Array
     """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
     statistics: Array
-    """int64[batch, rows, 6]: emax, lsb, sumsq, nnz, flags, sumabs"""
+    """int64[batch, rows, 7]: emax, lsb, sumsq, nnz, flags, sumabs, rounded"""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
         """``size`` batch elements, rows or k from ``start``; k in multiples of the statistics' chunk.
@@ -49,8 +50,8 @@ class Quantized(NamedTuple):
 class ProductStages(Protocol):
     """The stages of every product; ``_reference`` defines the results."""
 
-    def stats(self, operand: Operand, moduli: int) -> tuple[Array, Array]: ...
-    def quantize(self, operand: Operand, moduli: int) -> tuple[Array, Array, Array]: ...
+    def stats(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]: ...
+    def quantize(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array, Array]: ...
     def residues(self, operand: Operand, scale: Array, moduli: int) -> Array: ...
     def grouped_mma(self, lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = False) -> Array:
         """v for ``combine``; as a ``summand``, residues that may be added before."""
@@ -63,6 +64,9 @@ class ProductStages(Protocol):
 class Stages(ProductStages, Protocol):
     """What a platform implements: also the stages of certified products, see ``_ladder_reference``."""
 
+    def ladder_quantize(
+        self, operand: Operand, moduli: int, fewer: Fewer | None, *, step: int
+    ) -> tuple[Array, Array, Array, Array]: ...
     def planes(
         self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
     ) -> Array: ...
@@ -109,6 +113,8 @@ class Rows:
 
     operand: Operand
     quantized: Quantized | None = None
+    coarse: Array | None = None
+    """Coarse magnitudes as ``planes`` makes them, where they were made with the residues."""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Rows:
         if size == self.operand.size(axis):

@@ -39,10 +39,10 @@ def computations(text):
 
 
 def calls(lines, stage):
-    """The result types of the calls of a stage, such as quantize."""
+    """The result types of the calls of a stage, such as quantize: that of plain and of certified products."""
     lines = lines.splitlines() if isinstance(lines, str) else lines
-    target = f'custom_call_target="jax_ozaki.{stage}.v1"'
-    return [line.split(" = ")[1].split(" custom-call")[0] for line in lines if target in line]
+    target = rf'custom_call_target="jax_ozaki\.{"(ladder_)?" if stage == "quantize" else ""}{stage}\.v1"'
+    return [line.split(" = ")[1].split(" custom-call")[0] for line in lines if re.search(target, line)]
 
 
 def shapes(text):

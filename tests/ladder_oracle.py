@@ -1,9 +1,11 @@
 """The ladder of certified contracts in Python integers and numpy's float32, independent of the package.
 
 With u = 2^-53, S = |A||B| and the integers A', B' and scales mu, nu of ``oracle``, an output is certain to obey
-|C - AB| <= c u S if E <= (c - 1) u S_lo 2^(mu + nu), where E = [row rounded] h + [column rounded] f bounds
-|X - AB 2^(mu + nu)|, f = sum |a| 2^mu / 2 + nonzeros / 8 for the row, h likewise for the column, and S_lo <= S comes from
-truncated magnitudes.
+|C - AB| <= c u S if E <= (c - 1) u S_lo 2^(mu + nu), where E = min(r (B/2 + 1/8), h) + min(s (A/2 + 1/8), f) bounds
+|X - AB 2^(mu + nu)|: at most r elements of the row are rounded, its elements are below A 2^-mu, and
+f = sum |a| 2^mu / 2 + nonzeros / 8; s, B and h are those of the column. S_lo <= S comes from truncated magnitudes.
+
+A row takes the scale of fewer moduli where that rounds few of its elements.
 """
 
 import math
@@ -48,26 +50,74 @@ def rounded_up(x):
     return np.where(y.astype(np.float64) < x, np.nextafter(y, F32(np.inf)), y)
 
 
-def row_bounds(stats, scale, bits):
-    """(half norm, unit, rounded, special) of every row."""
+def count_rounded(x, scale):
+    """The elements of every row x[..., :] that are no multiples of 2^-scale; 0 for a sentinel."""
+    significand, exponent = oracle.decompose(x)
+    below = np.clip(-(exponent + np.where(oracle.is_sentinel(scale), 2000, scale)[..., None]), 0, 62)
+    return (significand & ((1 << below) - 1) != 0).sum(-1)
+
+
+def few(k, c, n1):
+    """(moduli, most): a row takes the scale of so few moduli where it rounds no more of its elements; None if never."""
+    for n in range(2, n1 if k >= 1024 else 0):
+        mantissa, exponent = oracle.bound(n)
+        root = math.isqrt(k - 1) + 1
+        headroom = (mantissa - 1) * 2.0**exponent - root / 2
+        if mantissa * 2.0**exponent <= root:
+            continue
+        rounded = math.log2(c - 1) + math.log2(k) / 2 + math.log2(headroom) - 59
+        if rounded >= math.log2(3) and 1.5 * math.log2(k) + 23.7 - math.log2(headroom) <= 2 * rounded - 7:
+            return n, min(int(2**rounded), 64)
+    return None
+
+
+def row_scales(x, stats, n1, fewer):
+    """The scales of rows, and how many elements they round at most."""
+    scale = oracle.scales(stats, n1)
+    rounded = np.where(count_rounded(x, scale) > 0, stats.nnz, 0)
+    if fewer is None:
+        return scale, rounded
+    n, most = fewer
+    smaller = oracle.scales(stats, n)
+    count = count_rounded(x, smaller)
+    return np.where(count <= most, smaller, scale), np.where(count <= most, count, rounded)
+
+
+def coarse_exponent(stats):
+    """What coarse magnitudes are relative to: the largest element, or 16 to 32 times the mean of the nonzeros."""
+    mean = np.frexp((stats.sumabs // np.maximum(stats.nnz, 1)).astype(np.float64))[1] - 16
+    return np.where(stats.nnz > 0, stats.emax + np.minimum(mean + 4, 0), stats.emax)
+
+
+def row_bounds(stats, scale, rounded, bits):
+    """(half norm, half of the largest, unit, rounded) of every row."""
     special = oracle.is_sentinel(scale)
     e = np.where(special, 0, stats.emax + scale)
     half = rounded_up(stats.sumabs) * np.exp2((e - 17).astype(F32)) + stats.nnz.astype(F32) / F32(8)
-    rounded = (stats.nnz > 0) & (scale < -stats.lsb) & ~special
-    return half, np.exp2((e - bits - 26).astype(F32)), rounded, special
+    largest = np.exp2((e - 1).astype(F32)) + F32(0.125)
+    above = coarse_exponent(stats) if bits == 8 else stats.emax
+    unit = np.exp2(np.where(special, 0, above + scale - bits - 26).astype(F32))
+    rounded = np.where(special | (scale >= -stats.lsb), 0, rounded).astype(F32)
+    return tuple(np.where(special, F32(x), y) for x, y in ((0, half), (0, largest), (1, unit), (0, rounded)))
 
 
 def certify(rows, columns, magnitude, tau):
     """Whether every output is certified, and the factor of u S of what it certifies before the final rounding."""
-    f, unit_row, row_rounded, row_special = (x[:, None] for x in rows)
-    h, unit_column, column_rounded, column_special = (x[None, :] for x in columns)
-    error = np.where(row_rounded, h, F32(0)) + np.where(column_rounded, f, F32(0))
+    f, a, unit_row, r = (x[:, None] for x in rows)
+    h, b, unit_column, s = (x[None, :] for x in columns)
+    error = np.minimum(r * b, h) + np.minimum(s * a, f)
     bound = magnitude.astype(F32) * unit_row * unit_column
     assert error.dtype == bound.dtype == F32
-    free = row_special | column_special | (error == 0)
+    free = error == 0
     holds = free | (error <= bound * tau)
     with np.errstate(divide="ignore", invalid="ignore"):
         return holds, np.where(free | ~holds, F32(0), error / (F32(0.5) * bound))
+
+
+def first_scales(a, b, c, n1):
+    """The scales of the rows of a and the columns of b on the first rung, and how many elements they round."""
+    fewer = few(a.shape[1], c, n1)
+    return zip(*(row_scales(x, oracle.statistics(x), n1, fewer) for x in (a, b.T)), strict=True)
 
 
 def wide_count(n1):
@@ -79,14 +129,14 @@ def rungs(a, b, c, n1):
     k = a.shape[1]
     rows, columns = a, b.T
     stats = [oracle.statistics(x) for x in (rows, columns)]
-    narrow, wide = ([oracle.scales(s, n) for s in stats] for n in (n1, wide_count(n1)))
+    (narrow, rounded), wide = first_scales(a, b, c, n1), [oracle.scales(s, wide_count(n1)) for s in stats]
     planes = [np.where((s.flags > 0)[:, None], 0, x) for s, x in zip(stats, (rows, columns), strict=True)]
 
     def bounds(scales, bits):
-        return [row_bounds(s, scale, bits) for s, scale in zip(stats, scales, strict=True)]
+        return [row_bounds(s, scale, r, bits) for s, scale, r in zip(stats, scales, rounded, strict=True)]
 
     at = subset(k, coarse_step(k))
-    coarse = [magnitudes(x[:, at], s.emax, 8) for x, s in zip(planes, stats, strict=True)]
+    coarse = [np.minimum(magnitudes(x[:, at], coarse_exponent(s), 8), 255) for x, s in zip(planes, stats, strict=True)]
     first, worst = certify(*bounds(narrow, 8), coarse[0] @ coarse[1].T, tau_half(c))
 
     at = subset(k, fine_step(k))
@@ -130,7 +180,7 @@ def correctly_rounded(a, b):
 def product(a, b, c, n1):
     """a[m, k] b[k, n] under componentwise(c), whose first rung has n1 moduli; and the rungs."""
     rung, _ = rungs(a, b, c, n1)
-    result, wide = (oracle.product(a, b, n) for n in (n1, wide_count(n1)))
+    result, wide = oracle.scaled_product(a, b, *next(first_scales(a, b, c, n1))), oracle.product(a, b, wide_count(n1))
     result = np.where(rung == 3, wide, result)
     for i, j in np.argwhere(rung == 4):
         result[i, j] = windowed_sum(a[i], b[:, j])

@@ -163,7 +163,15 @@ def product(a, b, n):
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.ndim > 2:
         return np.stack([product(x, y, n) for x, y in zip(a, b, strict=True)])
-    x, mu, nu = integer_product(a, b, n)
+    return _rounded(a, b, *integer_product(a, b, n))
+
+
+def scaled_product(a, b, mu, nu):
+    """a[m, k] times b[k, n] from integers of these scales, as float64."""
+    return _rounded(a, b, quantize(a, mu) @ quantize(b.T, nu).T, mu, nu)
+
+
+def _rounded(a, b, x, mu, nu):
     c = np.zeros(x.shape)
     for i, j in np.ndindex(c.shape):
         if is_sentinel(mu[i]) or is_sentinel(nu[j]):

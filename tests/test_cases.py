@@ -152,9 +152,10 @@ def test_an_error_in_a_handler_names_its_cause(tmp_path):  # case 25
     """A wrong layout is a message, and the next product works."""
     x = jnp.ones((4, 5))
     layout = {"batch": 1, "rows": 4, "k": 7, "stride_b": 28, "stride_r": 7, "stride_k": 1}
+    layout |= {"fewer_moduli": 3, "most_rounded": 0}
     types = [
         jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in (((1, 3, 4, 16), jnp.uint8), ((1, 4), jnp.int32), ((1, 4, 5), jnp.int64), ((0,), jnp.uint8))
+        for shape, dtype in (((1, 3, 4, 16), jnp.uint8), ((1, 4), jnp.int32), ((1, 4, 7), jnp.int64), ((0,), jnp.uint8))
     ]
     call = jax.ffi.ffi_call("jax_ozaki.quantize.v1", types)
     with pytest.raises(
@@ -168,12 +169,13 @@ def test_an_error_in_a_handler_names_its_cause(tmp_path):  # case 25
 def test_handlers_check_their_operands(stage):  # case 25
     """Operands of no sensible shape are refused, never read out of bounds."""
     u8, f64, s32, s64 = jnp.uint8, jnp.float64, jnp.int32, jnp.int64
-    rows = [((1, 4), s32), ((1, 4, 5), s64), ((0,), u8)]
+    rows = [((1, 4), s32), ((1, 4, 7), s64), ((0,), u8)]
     layout = dict.fromkeys(("batch", "rows", "k", "stride_b", "stride_r", "stride_k"), 4)
+    scaled = {"fewer_moduli": 15, "most_rounded": 0, **layout}
     strides = dict.fromkeys((f"{x}_stride_{axis}" for x in "ab" for axis in "brk"), 4)
     operands, results, attributes = {
-        "stats": ([((2, 2), f64)], rows, {"moduli": 15, **layout}),
-        "quantize": ([((2, 2), f64)], [((1, 15, 4, 16), u8), *rows], layout),
+        "stats": ([((2, 2), f64)], rows, {"moduli": 15, **scaled}),
+        "quantize": ([((2, 2), f64)], [((1, 15, 4, 16), u8), *rows], scaled),
         "residues": ([((2, 2), f64), ((1, 4), s32)], [((1, 15, 4, 16), u8)], layout),
         "grouped_mma": ([((1, 15, 4, 16), u8), ((1, 15, 4, 32), u8)], [((1, 15, 4, 16), u8)], {}),
         "combine": ([((1, 15, 4, 16), u8), ((1, 4), s32), ((1, 9), s32), ((2, 2), f64), ((2, 2), f64)], [((1, 4, 4), f64)], {"moduli": 15, "k": 4, **strides}),

@@ -221,6 +221,46 @@ def test_few_bits_need_few_moduli():
     assert count(np.zeros((2, 3)), np.ones((3, 2))) == 2
 
 
+def few_tiny(rng, m, k):
+    """Elements of 24 bits, i of them in row i far below the others."""
+    x = rng.standard_normal((m, k), np.float32).astype(float)
+    for i in range(m):
+        x[i, rng.choice(k, i, replace=False)] *= 2.0**-30
+    return x
+
+
+@pytest.mark.parametrize("stages", [HANDLERS, _ladder_reference], ids=["handlers", "reference"])
+@pytest.mark.parametrize("k", [1100, 2050])
+def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
+    """They take that scale, their certificates count those elements, and their products multiply fewer moduli."""
+    rng = np.random.default_rng(k)
+    m, n, factor, moduli = 9, 4, DEFAULT.error_factor(k), DEFAULT.modulus_count(k)
+    fewer = DEFAULT.fewer(k)
+    assert tuple(fewer) == ladder_oracle.few(k, factor, moduli) and fewer.moduli < moduli
+    a, b = few_tiny(rng, m, k), few_tiny(rng, n, k).T
+    scale, rounded = (
+        np.asarray(x) for x in ladder_oracle.row_scales(a, ladder_oracle.oracle.statistics(a), moduli, fewer)
+    )
+    assert set(rounded) >= {0, 1, 2, k}  # the last rows have too many
+    lhs = _stages.Rows(Operand(jnp.asarray(a[None]), "brk"))
+    found = jax.jit(lambda: _ladder.certified(stages, _ladder.quantize(stages, lhs, DEFAULT), DEFAULT)[:2])()
+    np.testing.assert_array_equal(found[0][0], scale)
+    np.testing.assert_array_equal(found[1][0, :, 6], rounded)
+    c, _ = climb(stages, DEFAULT, a[None], b.T[None])
+    assert_same_bits(c[0], ladder_oracle.product(a, b, factor, moduli)[0])
+
+
+def test_float32_values_multiply_fewer_moduli():
+    rng = np.random.default_rng(9)
+    k = 1100
+    a, b = rng.standard_normal((2, 5, k), np.float32).astype(float)
+    _, report = jo.matmul(a, b.T, return_report=True, contract=DEFAULT)
+    assert report.rungs.tolist() == [25, 0, 0, 0]
+    assert report.moduli <= DEFAULT.fewer(k).moduli == 13
+    _, report = jo.matmul(a, rng.standard_normal((k, 5)), return_report=True, contract=DEFAULT)
+    assert DEFAULT.fewer(k).moduli <= report.moduli < DEFAULT.modulus_count(k)
+
+
 def test_report_and_product_share_their_stages():
     a, b = generators.operands(np.random.default_rng(7), 20, 30, 40)
     text = hlo(lambda a, b: jo.matmul(a, b, contract=DEFAULT, return_report=True), a, b)
@@ -234,7 +274,7 @@ def test_report_and_product_share_their_stages():
         "ladder_combine",
         "ladder_sum",
     ]
-    assert [len(calls(text, stage)) for stage in stages] == [2, 4, 2, 1, 1, 2, 2, 1]
+    assert [len(calls(text, stage)) for stage in stages] == [2, 2, 2, 1, 1, 2, 2, 1]
 
 
 def test_reports_of_batches():

@@ -35,16 +35,16 @@ def test_rows_and_columns_stay_local(contract):
 
 
 # Specs of (batch, m, k), (batch, k, n) and the result on a mesh x = 2, y = 4, and the collectives that always run: the
-# statistics' maximum and sum, the coarse magnitudes, the limbs; and where the result is scattered, flags of tiles.
+# statistics' maximum, sum and rounded elements, the coarse magnitudes, the limbs; where the result is scattered, flags of tiles.
 CONTRACTED = {
-    "k over two axes": (P(None, None, ("x", "y")), P(None, ("x", "y")), None, {"all-reduce": 4}),
+    "k over two axes": (P(None, None, ("x", "y")), P(None, ("x", "y")), None, {"all-reduce": 5}),
     "m and k, result over both": (
         P(None, "x", "y"),
         P(None, "y"),
         P(None, "x", "y"),
-        {"all-reduce": 4, "reduce-scatter": 3},
+        {"all-reduce": 5, "reduce-scatter": 3},
     ),
-    "k, result over batch": (P(None, None, "y"), P(None, "y"), P("y"), {"all-reduce": 4, "reduce-scatter": 3}),
+    "k, result over batch": (P(None, None, "y"), P(None, "y"), P("y"), {"all-reduce": 5, "reduce-scatter": 3}),
 }
 
 

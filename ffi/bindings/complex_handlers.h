@@ -43,7 +43,7 @@ auto bind_complex_quantize() {
       .template Ret<S32>()
       .template Ret<S64>()
       .template Ret<U8>()
-      .template Attrs<Layout>();
+      .template Attrs<QuantizeAttributes>();
 }
 
 // (x, scale) -> residues
@@ -116,22 +116,31 @@ inline void check_complex_residue_shape(Checks& checks, const Layout& layout, co
                {layout.batch, 2 * moduli, layout.rows, padded_k(layout.k)});
 }
 
+// Complex rows have one scale each.
+inline void check_never_fewer(Checks& checks, int64_t most_rounded) {
+  checks.require(most_rounded == 0, "most_rounded is " + std::to_string(most_rounded) +
+                                        ", in complex products it is 0");
+}
+
 inline Checks check_complex_stats(const C128& x, const StatsAttributes& attributes,
                                   const S32& scale, const S64& stats) {
   Checks checks(kComplexStatsTarget);
   checks.layout("x", attributes.layout, x.element_count());
   check_complex_moduli(checks, attributes.moduli);
   check_complex_length(checks, attributes.moduli, attributes.layout.k);
+  check_never_fewer(checks, attributes.most_rounded);
   check_rows(checks, attributes.layout, scale, stats);
   return checks;
 }
 
-inline Checks check_complex_quantize(const C128& x, const Layout& layout, const U8& residues,
-                                     const S32& scale, const S64& stats) {
+inline Checks check_complex_quantize(const C128& x, const QuantizeAttributes& attributes,
+                                     const U8& residues, const S32& scale, const S64& stats) {
+  const Layout& layout = attributes.layout;
   Checks checks(kComplexQuantizeTarget);
   checks.layout("x", layout, x.element_count());
   check_complex_residue_shape(checks, layout, residues);
   check_complex_length(checks, complex_moduli_of(residues), layout.k);
+  check_never_fewer(checks, attributes.most_rounded);
   check_rows(checks, layout, scale, stats);
   return checks;
 }

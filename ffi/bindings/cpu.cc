@@ -17,17 +17,21 @@ ffi::Error stats_handler(ffi::ThreadPool pool, F64 x, Result<S32> scale, Result<
                          Result<U8>, StatsAttributes attributes) {
   const Checks checks = check_stats(x, attributes, *scale, *stats);
   if (checks.ok())
-    statistics({x.typed_data(), attributes.layout}, kBounds[static_cast<int>(attributes.moduli)],
+    statistics({x.typed_data(), attributes.layout},
+               scale_bounds(attributes.moduli, attributes.fewer_moduli, attributes.most_rounded),
                scale->typed_data(), stats->typed_data(), scheduler(pool));
   return checks.error();
 }
 
 ffi::Error quantize_handler(ffi::ThreadPool pool, F64 x, Result<U8> out, Result<S32> scale,
-                            Result<S64> stats, Result<U8>, Layout layout) {
-  const Checks checks = check_quantize(x, layout, *out, *scale, *stats);
-  if (checks.ok())
-    quantize({x.typed_data(), layout}, moduli_of(*out), out->typed_data(), scale->typed_data(),
-             stats->typed_data(), scheduler(pool));
+                            Result<S64> stats, Result<U8>, QuantizeAttributes attributes) {
+  const Checks checks = check_quantize(x, attributes, *out, *scale, *stats);
+  if (checks.ok()) {
+    const int moduli = moduli_of(*out);
+    quantize({x.typed_data(), attributes.layout}, moduli,
+             scale_bounds(moduli, attributes.fewer_moduli, attributes.most_rounded),
+             out->typed_data(), scale->typed_data(), stats->typed_data(), scheduler(pool));
+  }
   return checks.error();
 }
 
@@ -75,16 +79,16 @@ ffi::Error complex_stats_handler(ffi::ThreadPool pool, C128 x, Result<S32> scale
   const Checks checks = check_complex_stats(x, attributes, *scale, *stats);
   if (checks.ok())
     statistics(operand_of(x, attributes.layout),
-               kComplexBounds[static_cast<int>(attributes.moduli)], scale->typed_data(),
+               {kComplexBounds[static_cast<int>(attributes.moduli)]}, scale->typed_data(),
                stats->typed_data(), scheduler(pool));
   return checks.error();
 }
 
 ffi::Error complex_quantize_handler(ffi::ThreadPool pool, C128 x, Result<U8> out, Result<S32> scale,
-                                    Result<S64> stats, Result<U8>, Layout layout) {
-  const Checks checks = check_complex_quantize(x, layout, *out, *scale, *stats);
+                                    Result<S64> stats, Result<U8>, QuantizeAttributes attributes) {
+  const Checks checks = check_complex_quantize(x, attributes, *out, *scale, *stats);
   if (checks.ok())
-    quantize_complex(operand_of(x, layout), complex_moduli_of(*out), out->typed_data(),
+    quantize_complex(operand_of(x, attributes.layout), complex_moduli_of(*out), out->typed_data(),
                      scale->typed_data(), stats->typed_data(), scheduler(pool));
   return checks.error();
 }

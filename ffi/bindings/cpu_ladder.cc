@@ -27,6 +27,22 @@ int modulus_count(Checks& checks, const S32& count, int64_t moduli) {
   return value;
 }
 
+ffi::Error quantize_handler(ffi::ThreadPool pool, F64 x, Result<U8> out, Result<S32> scale,
+                            Result<S64> stats, Result<U8> plane, Result<U8>,
+                            LadderQuantizeAttributes attributes) {
+  const Checks checks = check_ladder_quantize(x, attributes, *out, *scale, *stats, *plane);
+  if (checks.ok()) {
+    const Operand operand = {x.typed_data(), attributes.layout};
+    const int moduli = moduli_of(*out);
+    quantize(operand, moduli,
+             scale_bounds(moduli, attributes.fewer_moduli, attributes.most_rounded),
+             out->typed_data(), scale->typed_data(), stats->typed_data(), scheduler(pool));
+    planes(operand, stats->typed_data(), kCoarsePlanes, {operand.layout.k, attributes.step},
+           FlaggedSide{}, plane->typed_data(), scheduler(pool));
+  }
+  return checks.error();
+}
+
 ffi::Error planes_handler(ffi::ThreadPool pool, F64 x, S64 stats, U8 tiles, Result<U8> out,
                           PlanesAttributes attributes) {
   const Checks checks = check_planes(x, stats, tiles, *out, attributes);
@@ -145,6 +161,7 @@ ffi::Error sum_handler(ffi::ThreadPool pool, F64 a, F64 b, U8 rung, U8 tiles, F6
   return checks.error();
 }
 
+XLA_FFI_DEFINE_HANDLER(kQuantizeHandler, quantize_handler, bind_ladder_quantize<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kPlanesHandler, planes_handler, bind_planes<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kMagnitudeHandler, magnitude_handler, bind_magnitude<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kCertifyHandler, certify_handler, bind_certify<ffi::ThreadPool>());
@@ -158,8 +175,8 @@ XLA_FFI_DEFINE_HANDLER(kSumHandler, sum_handler, bind_ladder_sum<ffi::ThreadPool
 }  // namespace
 
 LadderHandlers ladder_handlers() {
-  return {kPlanesHandler,   kMagnitudeHandler, kCertifyHandler, kCertifyFineHandler,
-          kResiduesHandler, kMmaHandler,       kCombineHandler, kSumHandler};
+  return {kQuantizeHandler, kPlanesHandler, kMagnitudeHandler, kCertifyHandler, kCertifyFineHandler,
+          kResiduesHandler, kMmaHandler,    kCombineHandler,   kSumHandler};
 }
 
 }  // namespace ozaki

@@ -33,13 +33,6 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StrassenAttributes, StructMember<in
 namespace ozaki {
 namespace {
 
-void check_scratch(Checks& checks, const Layout& layout, const U8& scratch) {
-  if (!checks.ok()) return;
-  const int64_t given = scratch.element_count(), needed = scratch_bytes(layout);
-  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
-                                      std::to_string(needed));
-}
-
 MmaOutput kind_of(const V& v) {
   return is_words(v) ? MmaOutput::kPartialCrt : MmaOutput::kResidues;
 }
@@ -51,21 +44,25 @@ ffi::Error stats_handler(cudaStream_t stream, F64 x, Result<S32> scale, Result<S
   check_limits(checks, "x", layout);
   check_scratch(checks, layout, *scratch);
   return enqueue(checks, [&](const Device& device) {
-    return launch_statistics(x.typed_data(), layout, kBounds[static_cast<int>(attributes.moduli)],
-                             {scale->typed_data(), stats->typed_data()}, scratch->typed_data(),
-                             device, stream);
+    return launch_statistics(
+        x.typed_data(), layout,
+        scale_bounds(attributes.moduli, attributes.fewer_moduli, attributes.most_rounded),
+        {scale->typed_data(), stats->typed_data()}, scratch->typed_data(), device, stream);
   });
 }
 
 ffi::Error quantize_handler(cudaStream_t stream, F64 x, Result<U8> residues, Result<S32> scale,
-                            Result<S64> stats, Result<U8> scratch, Layout layout) {
-  Checks checks = check_quantize(x, layout, *residues, *scale, *stats);
+                            Result<S64> stats, Result<U8> scratch, QuantizeAttributes attributes) {
+  const Layout& layout = attributes.layout;
+  Checks checks = check_quantize(x, attributes, *residues, *scale, *stats);
   check_limits(checks, "x", layout);
   check_scratch(checks, layout, *scratch);
   return enqueue(checks, [&](const Device& device) {
-    return launch_quantize(x.typed_data(), layout, moduli_of(*residues),
+    const int moduli = moduli_of(*residues);
+    return launch_quantize(x.typed_data(), layout, moduli,
+                           scale_bounds(moduli, attributes.fewer_moduli, attributes.most_rounded),
                            {scale->typed_data(), stats->typed_data()}, residues->typed_data(),
-                           scratch->typed_data(), device, stream);
+                           nullptr, 1, scratch->typed_data(), device, stream);
   });
 }
 
@@ -122,16 +119,16 @@ ffi::Error complex_stats_handler(cudaStream_t stream, C128 x, Result<S32> scale,
   check_scratch(checks, parts, *scratch);
   return enqueue(checks, [&](const Device& device) {
     return launch_statistics(
-        parts_of(x), parts, kComplexBounds[static_cast<int>(attributes.moduli)],
+        parts_of(x), parts, {kComplexBounds[static_cast<int>(attributes.moduli)]},
         {scale->typed_data(), stats->typed_data()}, scratch->typed_data(), device, stream);
   });
 }
 
 ffi::Error complex_quantize_handler(cudaStream_t stream, C128 x, Result<U8> residues,
                                     Result<S32> scale, Result<S64> stats, Result<U8> scratch,
-                                    Layout layout) {
-  const Layout parts = layout_of_parts(layout);
-  Checks checks = check_complex_quantize(x, layout, *residues, *scale, *stats);
+                                    QuantizeAttributes attributes) {
+  const Layout parts = layout_of_parts(attributes.layout);
+  Checks checks = check_complex_quantize(x, attributes, *residues, *scale, *stats);
   check_limits(checks, "x", parts);
   check_scratch(checks, parts, *scratch);
   return enqueue(checks, [&](const Device& device) {

@@ -7,6 +7,7 @@
 
 #include "bindings/ladder.h"
 #include "cuda/grouped_mma.h"
+#include "cuda/statistics.h"
 
 namespace ozaki {
 
@@ -55,6 +56,13 @@ inline void check_limits(Checks& checks, const char* name, const Layout& layout)
   checks.require(!checks.ok() || layout.rows <= INT32_MAX / layout.batch,
                  std::string(name) + " has more than 2^31 - 1 rows in its batch");
   checks.require(layout.k <= INT32_MAX, std::string(name) + " has k above 2^31 - 1");
+}
+
+inline void check_scratch(Checks& checks, const Layout& layout, const U8& scratch) {
+  if (!checks.ok()) return;
+  const int64_t given = scratch.element_count(), needed = scratch_bytes(layout);
+  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
+                                      std::to_string(needed));
 }
 
 // A grouped product of checked operands.

@@ -16,6 +16,23 @@ FlaggedTiles flagged_tiles(const U8& tiles, int64_t rungs) {
   return {tiles.typed_data(), rungs, tiles_m * kTile, tiles_n * kTile};
 }
 
+ffi::Error quantize_handler(cudaStream_t stream, F64 x, Result<U8> residues, Result<S32> scale,
+                            Result<S64> stats, Result<U8> plane, Result<U8> scratch,
+                            LadderQuantizeAttributes attributes) {
+  const Layout& layout = attributes.layout;
+  Checks checks = check_ladder_quantize(x, attributes, *residues, *scale, *stats, *plane);
+  check_limits(checks, "x", layout);
+  check_scratch(checks, layout, *scratch);
+  return enqueue(checks, [&](const Device& device) {
+    const int moduli = moduli_of(*residues);
+    return launch_quantize(x.typed_data(), layout, moduli,
+                           scale_bounds(moduli, attributes.fewer_moduli, attributes.most_rounded),
+                           {scale->typed_data(), stats->typed_data()}, residues->typed_data(),
+                           plane->typed_data(), attributes.step, scratch->typed_data(), device,
+                           stream);
+  });
+}
+
 ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U8 tiles, Result<U8> out,
                           PlanesAttributes attributes) {
   Checks checks = check_planes(x, stats, tiles, *out, attributes);
@@ -159,6 +176,8 @@ ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, U8 rung, U8 tiles, F64
   });
 }
 
+XLA_FFI_DEFINE_HANDLER(kQuantizeHandler, quantize_handler, bind_ladder_quantize<Stream>(),
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kPlanesHandler, planes_handler, bind_planes<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kMagnitudeHandler, magnitude_handler, bind_magnitude<Stream>(),
@@ -179,8 +198,8 @@ XLA_FFI_DEFINE_HANDLER(kSumHandler, sum_handler, bind_ladder_sum<Stream>(),
 }  // namespace
 
 LadderHandlers ladder_handlers() {
-  return {kPlanesHandler,   kMagnitudeHandler, kCertifyHandler, kCertifyFineHandler,
-          kResiduesHandler, kMmaHandler,       kCombineHandler, kSumHandler};
+  return {kQuantizeHandler, kPlanesHandler, kMagnitudeHandler, kCertifyHandler, kCertifyFineHandler,
+          kResiduesHandler, kMmaHandler,    kCombineHandler,   kSumHandler};
 }
 
 }  // namespace ozaki

@@ -31,8 +31,15 @@ using Result = ffi::Result<Buffer>;
 
 // ---- Attributes, all int64 ----------------------------------------------------------------------
 
+// A row takes the scale of fewer_moduli moduli where that rounds at most most_rounded of its
+// elements (0: nowhere).
 struct StatsAttributes {
-  int64_t moduli;
+  int64_t moduli, fewer_moduli, most_rounded;
+  Layout layout;
+};
+
+struct QuantizeAttributes {
+  int64_t fewer_moduli, most_rounded;
   Layout layout;
 };
 
@@ -50,6 +57,15 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::Layout, StructMember<int64_t>("batc
                                       StructMember<int64_t>("stride_r"),
                                       StructMember<int64_t>("stride_k"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StatsAttributes, StructMember<int64_t>("moduli"),
+                                      StructMember<int64_t>("fewer_moduli"),
+                                      StructMember<int64_t>("most_rounded"),
+                                      StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
+                                      StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
+                                      StructMember<int64_t>("stride_r"),
+                                      StructMember<int64_t>("stride_k"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::QuantizeAttributes,
+                                      StructMember<int64_t>("fewer_moduli"),
+                                      StructMember<int64_t>("most_rounded"),
                                       StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
                                       StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
                                       StructMember<int64_t>("stride_r"),
@@ -86,7 +102,7 @@ auto bind_quantize() {
       .template Ret<S32>()
       .template Ret<S64>()
       .template Ret<U8>()
-      .template Attrs<Layout>();
+      .template Attrs<QuantizeAttributes>();
 }
 
 // (x, scale) -> residues
@@ -155,6 +171,22 @@ inline int moduli_of(const U8& residues) {
   return static_cast<int>(Checks::dimension(residues.dimensions(), 1));
 }
 
+// What the scales of real rows are made for, once both have been checked.
+inline ScaleBounds scale_bounds(int64_t moduli, int64_t fewer_moduli, int64_t most_rounded) {
+  return {kBounds[static_cast<int>(moduli)], kBounds[static_cast<int>(fewer_moduli)],
+          static_cast<uint32_t>(most_rounded)};
+}
+
+inline void check_fewer(Checks& checks, int64_t moduli, int64_t fewer_moduli, int64_t most_rounded,
+                        int64_t k) {
+  checks.moduli(fewer_moduli);
+  checks.length(fewer_moduli, k);
+  checks.require(fewer_moduli <= moduli && 0 <= most_rounded && most_rounded < INT32_MAX,
+                 "fewer_moduli is " + std::to_string(fewer_moduli) + " of " +
+                     std::to_string(moduli) + " moduli, most_rounded " +
+                     std::to_string(most_rounded));
+}
+
 inline void check_rows(Checks& checks, const Layout& layout, const S32& scale, const S64& stats) {
   checks.shape("scale", scale.dimensions(), {layout.batch, layout.rows});
   checks.shape("stats", stats.dimensions(), {layout.batch, layout.rows, kStatsFields});
@@ -174,16 +206,22 @@ inline Checks check_stats(const F64& x, const StatsAttributes& attributes, const
   checks.layout("x", attributes.layout, x.element_count());
   checks.moduli(attributes.moduli);
   checks.length(attributes.moduli, attributes.layout.k);
+  check_fewer(checks, attributes.moduli, attributes.fewer_moduli, attributes.most_rounded,
+              attributes.layout.k);
   check_rows(checks, attributes.layout, scale, stats);
   return checks;
 }
 
-inline Checks check_quantize(const F64& x, const Layout& layout, const U8& residues,
-                             const S32& scale, const S64& stats) {
-  Checks checks(kQuantizeTarget);
+inline Checks check_quantize(const F64& x, const QuantizeAttributes& attributes, const U8& residues,
+                             const S32& scale, const S64& stats,
+                             const char* target = kQuantizeTarget) {
+  const Layout& layout = attributes.layout;
+  Checks checks(target);
   checks.layout("x", layout, x.element_count());
   check_residue_shape(checks, layout, residues);
   checks.length(moduli_of(residues), layout.k);
+  check_fewer(checks, moduli_of(residues), attributes.fewer_moduli, attributes.most_rounded,
+              layout.k);
   check_rows(checks, layout, scale, stats);
   return checks;
 }

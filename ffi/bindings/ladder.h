@@ -6,6 +6,7 @@
 
 namespace ozaki {
 
+constexpr char kLadderQuantizeTarget[] = "jax_ozaki.ladder_quantize.v1";
 constexpr char kPlanesTarget[] = "jax_ozaki.planes.v1";
 constexpr char kMagnitudeTarget[] = "jax_ozaki.magnitude.v1";
 constexpr char kCertifyTarget[] = "jax_ozaki.certify.v1";
@@ -26,6 +27,12 @@ using F32 = ffi::Buffer<ffi::F32>;
 // of the rhs to axis 2.
 struct LadderResiduesAttributes {
   int64_t side, rungs;
+  Layout layout;
+};
+
+// As quantize, and the coarse plane of every step-th block of k.
+struct LadderQuantizeAttributes {
+  int64_t fewer_moduli, most_rounded, step;
   Layout layout;
 };
 
@@ -83,6 +90,10 @@ struct LadderSumAttributes {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderResiduesAttributes,
                                       StructMember<int64_t>("side"), StructMember<int64_t>("rungs"),
                                       OZAKI_LAYOUT_MEMBERS);
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderQuantizeAttributes,
+                                      StructMember<int64_t>("fewer_moduli"),
+                                      StructMember<int64_t>("most_rounded"),
+                                      StructMember<int64_t>("step"), OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::PlanesAttributes, StructMember<int64_t>("side"),
                                       StructMember<int64_t>("rungs"), StructMember<int64_t>("step"),
                                       OZAKI_LAYOUT_MEMBERS);
@@ -103,6 +114,20 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderSumAttributes, StructMember<i
 namespace ozaki {
 
 // ---- Signatures ---------------------------------------------------------------------------------
+
+// (x) -> (residues, scale, stats, coarse plane, scratch)
+template <typename Context>
+auto bind_ladder_quantize() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F64>()
+      .template Ret<U8>()
+      .template Ret<S32>()
+      .template Ret<S64>()
+      .template Ret<U8>()
+      .template Ret<U8>()
+      .template Attrs<LadderQuantizeAttributes>();
+}
 
 // (x, stats, tiles) -> planes
 template <typename Context>
@@ -226,10 +251,12 @@ auto bind_ladder_sum() {
 }
 
 struct LadderHandlers {
-  XLA_FFI_Handler *planes, *magnitude, *certify, *certify_fine, *residues, *mma, *combine, *sum;
+  XLA_FFI_Handler *quantize, *planes, *magnitude, *certify, *certify_fine, *residues, *mma,
+      *combine, *sum;
 };
 
 inline void add_ladder(nb::dict& capsules, const LadderHandlers& handlers) {
+  add_handler(capsules, kLadderQuantizeTarget, handlers.quantize);
   add_handler(capsules, kPlanesTarget, handlers.planes);
   add_handler(capsules, kMagnitudeTarget, handlers.magnitude);
   add_handler(capsules, kCertifyTarget, handlers.certify);
@@ -271,6 +298,26 @@ inline void check_plane_count(Checks& checks, int64_t planes) {
                  "there are " + std::to_string(planes) + " planes, allowed are 1 and 4");
 }
 
+inline void check_plane_shape(Checks& checks, const U8& planes, const Layout& layout,
+                              int64_t step) {
+  checks.require(step >= 1, "step is " + std::to_string(step));
+  if (checks.ok())
+    checks.shape("planes", planes.dimensions(),
+                 {layout.batch, planes_of(planes), layout.rows,
+                  padded_k(PlaneSubset{layout.k, step}.kept())});
+}
+
+inline Checks check_ladder_quantize(const F64& x, const LadderQuantizeAttributes& attributes,
+                                    const U8& residues, const S32& scale, const S64& stats,
+                                    const U8& plane) {
+  const QuantizeAttributes of_quantize = {attributes.fewer_moduli, attributes.most_rounded,
+                                          attributes.layout};
+  Checks checks = check_quantize(x, of_quantize, residues, scale, stats, kLadderQuantizeTarget);
+  checks.require(planes_of(plane) == kCoarsePlanes, "there is more than one coarse plane");
+  check_plane_shape(checks, plane, attributes.layout, attributes.step);
+  return checks;
+}
+
 inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, const U8& planes,
                            const PlanesAttributes& attributes) {
   const Layout& layout = attributes.layout;
@@ -279,11 +326,7 @@ inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, cons
   checks.shape("stats", stats.dimensions(), {layout.batch, layout.rows, kStatsFields});
   check_side(checks, attributes.side, tiles, layout);
   check_plane_count(checks, planes_of(planes));
-  checks.require(attributes.step >= 1, "step is " + std::to_string(attributes.step));
-  if (checks.ok())
-    checks.shape("planes", planes.dimensions(),
-                 {layout.batch, planes_of(planes), layout.rows,
-                  padded_k(PlaneSubset{layout.k, attributes.step}.kept())});
+  check_plane_shape(checks, planes, layout, attributes.step);
   return checks;
 }
 

@@ -2,7 +2,9 @@
 // column alone.
 //
 // X = sum A'B' differs from AB 2^(mu + nu) by at most
-//   E = [row rounded] h + [column rounded] f,   f = 1/2 sum_h |a_h| 2^mu + nnz / 8, h likewise,
+//   E = min(r (B / 2 + 1/8), h) + min(c (A / 2 + 1/8), f),   f = 1/2 sum_h |a_h| 2^mu + nnz / 8,
+// where at most r elements of the row and c of the column are rounded, A = 2^(emax + mu) is above
+// every |a_h| 2^mu, and B and h belong to the column as A and f to the row,
 // and the output is certified if E <= (c - 1) u S_lo 2^(mu + nu) for a lower bound S_lo of |A||B|.
 // All is float32 whose products are exact but for one, in an order that contraction cannot change:
 // the same decision on every device. The factor 1 - 2^-16 in tau covers every rounding here.
@@ -14,11 +16,12 @@
 namespace ozaki {
 
 // What a row or column brings to the certificates of its outputs.
+// A row with a NaN or an Inf brings no error: it is classified, there is nothing to certify.
 struct RowBound {
-  float half_norm;  // f
-  float unit;       // 2^(emax + mu - plane bits - 26)
-  bool rounded;     // mu < -lsb: the integers are not the elements themselves
-  bool special;     // has a NaN or an Inf: classified, nothing to certify
+  float half_norm;     // f
+  float half_largest;  // A / 2 + 1/8
+  float unit;          // 2^(plane exponent + mu - plane bits - 26)
+  float rounded;       // r
 };
 
 // 2^e as a float32, -126 <= e <= 127.
@@ -35,14 +38,19 @@ OZAKI_HD uint64_t round_up_to_float(uint64_t x) {
   return ((x + ((uint64_t{1} << shift) - 1)) >> shift) << shift;
 }
 
-OZAKI_HD RowBound row_bound(const RowStatistics& row, int32_t scale, int plane_bits) {
-  if (is_sentinel(scale)) return {0, 1, false, true};
+// stats: the fields of the row. `scale` may be that of more moduli than the fields' last one knows.
+OZAKI_HD RowBound row_bound(const int64_t* stats, int32_t scale, int plane_bits) {
+  if (is_sentinel(scale)) return {0, 0, 1, 0};
+  const RowStatistics row = load_fields(stats);
+  const int exponent = row.emax + scale;
   const float sum = static_cast<float>(round_up_to_float(row.sumabs));
-  const float half = sum * power_of_two(row.emax + scale - 17);
-  return {half + static_cast<float>(row.nnz) * 0.125f,
-          power_of_two(row.emax + scale - plane_bits - 26), row.nnz != 0 && scale < -row.lsb,
-          false};
+  const float half = sum * power_of_two(exponent - 17);
+  return {half + static_cast<float>(row.nnz) * 0.125f, power_of_two(exponent - 1) + 0.125f,
+          power_of_two(plane_exponent(row, plane_bits) + scale - plane_bits - 26),
+          scale < -row.lsb ? static_cast<float>(rounded_of(stats)) : 0.0f};
 }
+
+OZAKI_HD float smaller(float x, float y) { return x < y ? x : y; }
 
 struct Certificate {
   bool holds;
@@ -55,9 +63,8 @@ struct Certificate {
 // magnitude: S_lo in the units of both rows. tau_half: (c - 1) / 2 rounded down, times 1 - 2^-16.
 OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, float magnitude,
                                  float tau_half) {
-  if (row.special || column.special) return {true};
-  const float error =
-      (row.rounded ? column.half_norm : 0.0f) + (column.rounded ? row.half_norm : 0.0f);
+  const float error = smaller(row.rounded * column.half_largest, column.half_norm) +
+                      smaller(column.rounded * row.half_largest, row.half_norm);
   if (error == 0) return {true};
   const float bound = magnitude * row.unit * column.unit;  // 2 u S_lo 2^(mu + nu), perhaps Inf
   if (!(error <= bound * tau_half)) return {false};

@@ -30,8 +30,11 @@ constexpr int64_t kMaxCoarseLength = int64_t{1} << 15, kMaxFineLength = int64_t{
 static_assert(255 * 255 * kMaxCoarseLength < (int64_t{1} << 31));
 static_assert(127 * 127 * kMaxFineLength < (int64_t{1} << 31));
 
-// floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax, plane_bits <= 14: below
-// 2^plane_bits.
+constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
+constexpr int kCoarseBits = 8, kFineBits = 14;  // of one byte, and of two bytes of 7
+
+// floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax + 12, plane_bits <= 14: below
+// 2^plane_bits where e(a) <= emax.
 OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
   if (emax >= -1021) {
     // The largest element is normal: the significand's upper 21 bits are enough, and all is 32-bit.
@@ -45,11 +48,24 @@ OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {
   return shift > 63 ? 0 : static_cast<uint32_t>(magnitude >> (shift < 0 ? 0 : shift));
 }
 
+// What the magnitudes of a row's planes are relative to: the largest element, but of coarse ones at
+// most 16 to 32 times the mean of the nonzeros. What lies above is cut off, so that a few large
+// elements do not take the bits of all others.
+OZAKI_HD int plane_exponent(const RowStatistics& row, int plane_bits) {
+  if (plane_bits != kCoarseBits || row.nnz == 0) return row.emax;
+  const int mean = bit_length(row.sumabs / row.nnz) - 16;  // of 2^emax
+  return row.emax + (mean + 4 < 0 ? mean + 4 : 0);
+}
+
+// The coarse plane's byte of an element.
+OZAKI_HD uint32_t coarse_magnitude(uint64_t bits, int exponent) {
+  const uint32_t magnitude = plane_magnitude(bits, exponent, kCoarseBits);
+  return magnitude < 255 ? magnitude : 255;
+}
+
 // The planes of the second rung, as both sides of four products: hi hi, hi lo, lo hi, mask mask.
 // Rows with non-finite elements have planes of zeros.
 enum class Side : int64_t { kLhs = 0, kRhs = 1 };
-constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
-constexpr int kCoarseBits = 8, kFineBits = 14;  // of one byte, and of two bytes of 7
 
 // Byte `plane` of a fine element, from its 14 bits and whether it is nonzero.
 OZAKI_HD uint8_t fine_plane(uint32_t magnitude, bool nonzero, int plane, Side side) {

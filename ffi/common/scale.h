@@ -47,4 +47,31 @@ OZAKI_HD int32_t scale_exponent(const RowStatistics& row, Bound bound) {
   return -row.lsb < from_norm ? -row.lsb : from_norm;
 }
 
+// The bounds that a row's scale is made for: `fewer` where that rounds at most most_rounded of the
+// row's elements (0: nowhere), else `all`. Rows of float32 values are long only because of a few
+// elements that are tiny.
+struct ScaleBounds {
+  Bound all, fewer = {};
+  uint32_t most_rounded = 0;
+};
+
+// Whether a finite element is no multiple of 2^-mu.
+OZAKI_HD bool is_rounded(uint64_t bits, int32_t mu) {
+  return !is_zero(bits) && lowest_bit(bits) < -mu;
+}
+
+struct RowScale {
+  int32_t mu;
+  uint32_t rounded;  // at most so many elements are no multiples of 2^-mu
+};
+
+// fewer: the scale for bounds.fewer and the elements that it rounds, of which only matters how many
+// they are up to most_rounded + 1.
+OZAKI_HD RowScale row_scale(const RowStatistics& row, const ScaleBounds& bounds,
+                            const RowScale& fewer) {
+  if (fewer.rounded <= bounds.most_rounded && bounds.most_rounded != 0) return fewer;
+  const int32_t mu = scale_exponent(row, bounds.all);
+  return {mu, is_sentinel(mu) || mu >= -row.lsb ? 0 : row.nnz};
+}
+
 }  // namespace ozaki

@@ -21,16 +21,18 @@ struct RowStatistics {
 static_assert(sizeof(RowStatistics) == 32, "the size of a chunk in scratch buffers");
 
 // Fields of a row in the stats array, int64 [batch, rows, kStatsFields]: emax, lsb, sumsq, nnz,
-// flags, sumabs.
-constexpr int kStatsFields = 6;
+// flags, sumabs, rounded. The last one, at most how many elements the row's scale rounds, comes
+// with the scale.
+constexpr int kStatsFields = 7;
 
-OZAKI_HD void store_fields(const RowStatistics& row, int64_t* stats) {
+OZAKI_HD void store_fields(const RowStatistics& row, uint32_t rounded, int64_t* stats) {
   stats[0] = row.emax;
   stats[1] = row.lsb;
   stats[2] = static_cast<int64_t>(row.sumsq);
   stats[3] = row.nnz;
   stats[4] = row.flags;
   stats[5] = static_cast<int64_t>(row.sumabs);
+  stats[6] = rounded;
 }
 
 OZAKI_HD RowStatistics load_fields(const int64_t* stats) {
@@ -38,6 +40,8 @@ OZAKI_HD RowStatistics load_fields(const int64_t* stats) {
           static_cast<uint64_t>(stats[2]), static_cast<uint64_t>(stats[5]),
           static_cast<uint32_t>(stats[3]), static_cast<uint32_t>(stats[4])};
 }
+
+OZAKI_HD uint32_t rounded_of(const int64_t* stats) { return static_cast<uint32_t>(stats[6]); }
 
 OZAKI_HD uint32_t element_flags(uint64_t bits) {
   return (is_nan(bits) ? kHasNaN : 0u) | (is_inf(bits) ? kHasInf : 0u);

@@ -13,7 +13,7 @@ std::vector<RowBound> bounds(const int32_t* scale, const int64_t* stats, int64_t
                              int plane_bits) {
   std::vector<RowBound> rows(count);
   for (int64_t i = 0; i < count; ++i)
-    rows[i] = row_bound(load_fields(stats + i * kStatsFields), scale[i], plane_bits);
+    rows[i] = row_bound(stats + i * kStatsFields, scale[i], plane_bits);
   return rows;
 }
 

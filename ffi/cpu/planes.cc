@@ -7,9 +7,9 @@ namespace {
 
 // kCoarseBits bits of `count` finite elements, up to kTileK.
 struct CoarseKernel {
-  OZAKI_HD static void run(const uint64_t* bits, int count, int32_t emax, uint8_t* out) {
+  OZAKI_HD static void run(const uint64_t* bits, int count, int32_t exponent, uint8_t* out) {
     for (int h = 0; h < count; ++h)
-      out[h] = static_cast<uint8_t>(plane_magnitude(bits[h], emax, kCoarseBits));
+      out[h] = static_cast<uint8_t>(coarse_magnitude(bits[h], exponent));
   }
 };
 
@@ -57,7 +57,7 @@ void planes(const Operand& operand, const int64_t* stats, int count, const Plane
           for (int plane = 0; plane < count; ++plane)
             std::fill_n(to + plane * plane_bytes, bytes, 0);
         } else if (count == kCoarsePlanes) {
-          run_simd<CoarseKernel>(bits, bytes, row.emax, to);
+          run_simd<CoarseKernel>(bits, bytes, plane_exponent(row, kCoarseBits), to);
         } else {
           run_simd<FineKernel>(bits, bytes, row.emax, flagged.side, to, plane_bytes);
         }

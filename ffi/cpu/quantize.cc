@@ -64,17 +64,15 @@ void block_residues(const Operand& operand, const RowBlock& block, int moduli, i
 
 }  // namespace
 
-void quantize(const Operand& operand, int moduli, uint8_t* residues, int32_t* scale, int64_t* stats,
-              const Scheduler& scheduler) {
+void quantize(const Operand& operand, int moduli, const ScaleBounds& bounds, uint8_t* residues,
+              int32_t* scale, int64_t* stats, const Scheduler& scheduler) {
   const Layout& layout = operand.layout;
   parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
     const RowBlock block = row_block(layout, task);
-    const int64_t row = block.batch * layout.rows + block.first;
     Tile tile;
-    const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
-    for (int64_t r = 0; r < block.rows; ++r)
-      scale[row + r] = store_statistics(rows[r], kBounds[moduli], stats + (row + r) * kStatsFields);
-    block_residues(operand, block, moduli, moduli, scale + row, residues, tile);
+    block_scales(operand, block, bounds, scale, stats, tile);
+    block_residues(operand, block, moduli, moduli, scale + block.batch * layout.rows + block.first,
+                   residues, tile);
   });
 }
 

@@ -7,8 +7,8 @@
 namespace ozaki {
 
 // Residues, scale and stats (see statistics.h) of an operand.
-void quantize(const Operand& operand, int moduli, uint8_t* residues, int32_t* scale, int64_t* stats,
-              const Scheduler& scheduler);
+void quantize(const Operand& operand, int moduli, const ScaleBounds& bounds, uint8_t* residues,
+              int32_t* scale, int64_t* stats, const Scheduler& scheduler);
 
 // Residues for given scales, int32[batch, rows]: the operand is a block in k of the scales' rows.
 void residues(const Operand& operand, int moduli, const int32_t* scale, uint8_t* out,

@@ -75,13 +75,10 @@ void quantize_complex(const Operand& parts, int moduli, uint8_t* residues, int32
   const Layout& layout = parts.layout;
   parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
     const RowBlock block = row_block(layout, task);
-    const int64_t row = block.batch * layout.rows + block.first;
     Tile tile;
-    const std::vector<RowStatistics> rows = block_statistics(parts, block, tile);
-    for (int64_t r = 0; r < block.rows; ++r)
-      scale[row + r] =
-          store_statistics(rows[r], kComplexBounds[moduli], stats + (row + r) * kStatsFields);
-    block_residues(parts, block, moduli, scale + row, residues, tile);
+    block_scales(parts, block, {kComplexBounds[moduli]}, scale, stats, tile);
+    block_residues(parts, block, moduli, scale + block.batch * layout.rows + block.first, residues,
+                   tile);
   });
 }
 

@@ -75,6 +75,8 @@ void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, T
     std::fill(tile.bits[r] + count, tile.bits[r] + kTileK, 0);
 }
 
+namespace {
+
 std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlock& block,
                                             Tile& tile) {
   const int64_t k = operand.layout.k, chunks = (k + kChunk - 1) / kChunk;
@@ -91,22 +93,42 @@ std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlo
   return rows;
 }
 
-int32_t store_statistics(const RowStatistics& row, Bound bound, int64_t* stats) {
-  store_fields(row, stats);
-  return scale_exponent(row, bound);
+// How many elements of a finite row the scale rounds, up to one more than `most`.
+uint32_t count_rounded(const double* row, const Layout& layout, int32_t mu, uint32_t most) {
+  uint32_t count = 0;
+  for (int64_t h = 0; h < layout.k && count <= most; ++h)
+    count += is_rounded(load_bits(row + layout.along_k(h)), mu);
+  return count;
 }
 
-void statistics(const Operand& operand, Bound bound, int32_t* scale, int64_t* stats,
+}  // namespace
+
+void block_scales(const Operand& operand, const RowBlock& block, const ScaleBounds& bounds,
+                  int32_t* scale, int64_t* stats, Tile& tile) {
+  const Layout& layout = operand.layout;
+  const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const RowStatistics& row = rows[r];
+    RowScale fewer = {};
+    if (bounds.most_rounded != 0) {
+      fewer.mu = scale_exponent(row, bounds.fewer);
+      if (!is_sentinel(fewer.mu) && fewer.mu < -row.lsb)
+        fewer.rounded = count_rounded(operand.data + layout.offset(block.batch, block.first + r, 0),
+                                      layout, fewer.mu, bounds.most_rounded);
+    }
+    const RowScale taken = row_scale(row, bounds, fewer);
+    const int64_t at = block.batch * layout.rows + block.first + r;
+    scale[at] = taken.mu;
+    store_fields(row, taken.rounded, stats + at * kStatsFields);
+  }
+}
+
+void statistics(const Operand& operand, const ScaleBounds& bounds, int32_t* scale, int64_t* stats,
                 const Scheduler& scheduler) {
   const Layout& layout = operand.layout;
   parallel_for(scheduler, row_block_count(layout), [&](int64_t task) {
-    const RowBlock block = row_block(layout, task);
     Tile tile;
-    const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const int64_t row = block.batch * layout.rows + block.first + r;
-      scale[row] = store_statistics(rows[r], bound, stats + row * kStatsFields);
-    }
+    block_scales(operand, row_block(layout, task), bounds, scale, stats, tile);
   });
 }
 

@@ -38,16 +38,13 @@ RowBlock row_block(const Layout& layout, int64_t index);
 // The bits of elements k_begin, ... of the rows; zeros beyond k.
 void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, Tile& tile);
 
-// Statistics of the rows of a block, using `tile`.
-std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlock& block,
-                                            Tile& tile);
+// Scales and statistics of the rows of a block, to scale int32[batch, rows] and stats int64[batch,
+// rows, kStatsFields], using `tile`.
+void block_scales(const Operand& operand, const RowBlock& block, const ScaleBounds& bounds,
+                  int32_t* scale, int64_t* stats, Tile& tile);
 
-// Writes statistics to stats[kStatsFields] and returns the scale for the norm bound.
-int32_t store_statistics(const RowStatistics& row, Bound bound, int64_t* stats);
-
-// scale int32[batch, rows] and stats int64[batch, rows, kStatsFields] of an operand, for the norm
-// bound of its moduli.
-void statistics(const Operand& operand, Bound bound, int32_t* scale, int64_t* stats,
+// Those of all rows.
+void statistics(const Operand& operand, const ScaleBounds& bounds, int32_t* scale, int64_t* stats,
                 const Scheduler& scheduler);
 
 }  // namespace ozaki

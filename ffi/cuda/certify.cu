@@ -13,111 +13,35 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kColumns = 4;
 static_assert(32 * kColumns == kTile && 2 * kTile == kThreads);
 
-// What an output's row or column brings, at the first scales and, for the fine planes, the wide.
-template <bool kFinePart>
-struct Bounds {
-  RowBound narrow, wide;
+struct TileOfOutputs {
+  int64_t batch, first_row, first_column, np;
+  int height, width;
 
-  __device__ __forceinline__ static Bounds of(const CertifiedRows& rows, int64_t row) {
-    const RowStatistics statistics = load_fields(rows.stats + row * kStatsFields);
-    Bounds bounds;
-    bounds.narrow = row_bound(statistics, rows.scale[row], kFinePart ? kFineBits : kCoarseBits);
-    bounds.wide =
-        kFinePart ? row_bound(statistics, rows.wide_scale[row], kFineBits) : bounds.narrow;
-    return bounds;
+  __device__ __forceinline__ TileOfOutputs(const Certify& args, uint32_t tiles_m,
+                                           uint32_t tiles_n) {
+    const uint32_t row_tile = blockIdx.x / tiles_n, tile_n = blockIdx.x - row_tile * tiles_n;
+    batch = row_tile / tiles_m;
+    first_row = (row_tile - static_cast<uint32_t>(batch) * tiles_m) * kTile;
+    first_column = tile_n * kTile;
+    np = padded(args.n);
+    height = static_cast<int>(min(kTile, args.m - first_row));
+    width = static_cast<int>(min(kTile, args.n - first_column));
   }
 };
 
-template <bool kFinePart>
-__global__ void __launch_bounds__(kThreads)
-    certify_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
-  __shared__ Bounds<kFinePart> rows[kTile], bounds_of[kTile];
+// The largest ratio so far, of which few can be the next: the others need no division.
+__device__ __forceinline__ void keep_worst(float& worst, const Certificate& by) {
+  if (by.error > 0.999f * worst * by.scale) worst = fmaxf(worst, by.ratio());
+}
+
+// Joins what the warps have found in a tile.
+__device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, float worst) {
   __shared__ uint32_t sets[kWarps], worsts[kWarps];
-  const uint32_t row_tile = blockIdx.x / tiles_n;
-  const uint32_t tile_n = blockIdx.x - row_tile * tiles_n;
-  const uint32_t batch = row_tile / tiles_m, tile_m = row_tile - batch * tiles_m;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t np = padded(args.n), plane = args.m * np;
-
-  if (kFinePart && (args.tiles[blockIdx.x] >> kUndecided & 1) == 0) {
-    if (threadIdx.x == 0) args.worst[blockIdx.x] = 0;
-    return;
-  }
-
-  const int64_t first_row = int64_t{tile_m} * kTile, first_column = int64_t{tile_n} * kTile;
-  const int64_t column = first_column + lane * kColumns;
-  const int height = static_cast<int>(min(kTile, args.m - first_row));
-  const int width = static_cast<int>(min(kTile, args.n - first_column));
-  const int place = threadIdx.x % kTile;
-  if (threadIdx.x < kTile && place < height) {
-    rows[place] = Bounds<kFinePart>::of(args.rows, batch * args.m + first_row + place);
-  } else if (threadIdx.x >= kTile && place < width) {
-    bounds_of[place] = Bounds<kFinePart>::of(args.columns, batch * args.n + first_column + place);
-  }
-  __syncthreads();
-  Bounds<kFinePart> columns[kColumns];
-#pragma unroll
-  for (int e = 0; e < kColumns; ++e) columns[e] = bounds_of[lane * kColumns + e];
-
-  uint32_t set = 0;
-  float worst = 0;
-  constexpr int kPlanes = kFinePart ? kFinePlanes : kCoarsePlanes;
-  const int64_t first = (batch * args.m + first_row) * np + column;
-  const int32_t* const sums = args.sums + batch * (kPlanes - 1) * plane + first;
-  constexpr int kBatch = 4 / kPlanes;  // rows whose sums are on their way at once
-  for (int begin = warp; begin < height; begin += kBatch * kWarps) {
-    int4 sum[kBatch][kPlanes];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = begin + i * kWarps;
-#pragma unroll
-      for (int p = 0; p < kPlanes; ++p) {
-        const int32_t* const source = sums + p * plane + row * np;
-        sum[i][p] =
-            row < height && column < np ? __ldcs(reinterpret_cast<const int4*>(source)) : int4{};
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = begin + i * kWarps;
-      if (row >= height || column >= np) break;
-      const int64_t at = first + row * np;
-      uint32_t* const target = reinterpret_cast<uint32_t*>(args.rung + at);
-      const uint32_t earlier = kFinePart ? *target : 0;
-      const auto sum_of = [&](int p, int e) {
-        const int4& x = sum[i][p];
-        return e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
-      };
-      uint32_t word = 0;
-#pragma unroll
-      for (int e = 0; e < kColumns; ++e) {
-        if (column + e >= args.n) break;
-        uint32_t rung = earlier >> (8 * e) & 255;
-        if (rung == kUndecided) {
-          Decision decision;
-          if constexpr (kFinePart) {
-            decision = decide(rows[row].narrow, columns[e].narrow, rows[row].wide, columns[e].wide,
-                              {sum_of(0, e), sum_of(1, e), sum_of(2, e), sum_of(3, e)}, args.all_k,
-                              args.tau_half);
-          } else {
-            decision = decide(rows[row].narrow, columns[e].narrow, sum_of(0, e), args.tau_half);
-          }
-          rung = decision.rung;
-          // Few ratios can be the largest: the others need no division.
-          const Certificate& by = decision.by;
-          if (by.error > 0.999f * worst * by.scale) worst = fmaxf(worst, by.ratio());
-        }
-        set |= 1u << rung;
-        word |= rung << (8 * e);
-      }
-      *target = word;
-    }
-    // Floats that are not negative are in the order of their bits.
-    worst = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(worst)));
-  }
-
+  // Floats that are not negative are in the order of their bits.
+  const uint32_t largest = __reduce_max_sync(~0u, __float_as_uint(worst));
   set = __reduce_or_sync(~0u, set);
-  if (lane == 0) sets[warp] = set, worsts[warp] = __float_as_uint(worst);
+  if (lane == 0) sets[warp] = set, worsts[warp] = largest;
   __syncthreads();
   if (threadIdx.x >= kWarps) return;
   constexpr uint32_t kLanes = (1u << kWarps) - 1;
@@ -129,13 +53,150 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The coarse planes decide every output. The sums of kBatch rows are on their way while others are
+// looked at.
+__global__ void __launch_bounds__(kThreads)
+    certify_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
+  constexpr int kBatch = 8, kRounds = kTile / kWarps / kBatch;
+  __shared__ __align__(16) RowBound rows[kTile], columns_of[kTile];
+  const TileOfOutputs tile(args, tiles_m, tiles_n);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t column = tile.first_column + lane * kColumns;
+  const int64_t first = (tile.batch * args.m + tile.first_row) * tile.np + column;
+  int4 sum[kBatch];
+  const auto load = [&](int round) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = (round * kBatch + i) * kWarps + warp;
+      sum[i] = row < tile.height && column < tile.np
+                   ? __ldcs(reinterpret_cast<const int4*>(args.sums + first + row * tile.np))
+                   : int4{};
+    }
+  };
+  load(0);
+  const int place = threadIdx.x % kTile;
+  const bool is_row = threadIdx.x < kTile;
+  RowBound bound = {0, 0, 1, 0};  // of no row: certified
+  if (place < (is_row ? tile.height : tile.width)) {
+    const CertifiedRows& of = is_row ? args.rows : args.columns;
+    const int64_t at = is_row ? tile.batch * args.m + tile.first_row + place
+                              : tile.batch * args.n + tile.first_column + place;
+    bound = row_bound(of.stats + at * kStatsFields, of.scale[at], kCoarseBits);
+  }
+  (is_row ? rows : columns_of)[place] = bound;
+  __syncthreads();
+  RowBound columns[kColumns];
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) columns[e] = columns_of[lane * kColumns + e];
+  // The bytes of columns that there are.
+  const int inside = min(max(tile.width - lane * kColumns, 0), kColumns);
+  const uint32_t mask = inside == 0 ? 0 : ~0u >> (8 * (kColumns - inside));
+
+  uint32_t undecided = 0, certified = 0;
+  float worst = 0;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    if (round > 0) load(round);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = (round * kBatch + i) * kWarps + warp;
+      if (row >= tile.height || column >= tile.np) break;
+      const RowBound of_row = rows[row];
+      const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
+      uint32_t word = 0;
+#pragma unroll
+      for (int e = 0; e < kColumns; ++e) {
+        const Decision decision = decide(of_row, columns[e], of_column[e], args.tau_half);
+        word |= uint32_t{decision.rung} << (8 * e);
+        keep_worst(worst, decision.by);
+      }
+      word &= mask;
+      certified |= word;
+      undecided |= ~word & mask & 0x01010101u;
+      *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
+    }
+  }
+  static_assert(kUndecided == 0 && kCoarse == 1);
+  const uint32_t set =
+      (undecided != 0 ? 1u << kUndecided : 0) | (certified != 0 ? 1u << kCoarse : 0);
+  store_tile(args, set, worst);
+}
+
+// What an output's row or column brings, at the first scales and at the wide ones.
+struct Bounds {
+  RowBound narrow, wide;
+
+  __device__ __forceinline__ static Bounds of(const CertifiedRows& rows, int64_t row) {
+    const int64_t* const stats = rows.stats + row * kStatsFields;
+    return {row_bound(stats, rows.scale[row], kFineBits),
+            row_bound(stats, rows.wide_scale[row], kFineBits)};
+  }
+};
+
+// The fine planes decide what the coarse ones left.
+__global__ void __launch_bounds__(kThreads)
+    certify_fine_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
+  __shared__ Bounds rows[kTile], columns_of[kTile];
+  if ((args.tiles[blockIdx.x] >> kUndecided & 1) == 0) {
+    if (threadIdx.x == 0) args.worst[blockIdx.x] = 0;
+    return;
+  }
+  const TileOfOutputs tile(args, tiles_m, tiles_n);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t column = tile.first_column + lane * kColumns;
+  const int place = threadIdx.x % kTile;
+  if (threadIdx.x < kTile && place < tile.height) {
+    rows[place] = Bounds::of(args.rows, tile.batch * args.m + tile.first_row + place);
+  } else if (threadIdx.x >= kTile && place < tile.width) {
+    columns_of[place] = Bounds::of(args.columns, tile.batch * args.n + tile.first_column + place);
+  }
+  __syncthreads();
+  Bounds columns[kColumns];
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) columns[e] = columns_of[lane * kColumns + e];
+
+  uint32_t set = 0;
+  float worst = 0;
+  const int64_t plane = args.m * tile.np;
+  const int64_t first = (tile.batch * args.m + tile.first_row) * tile.np + column;
+  const int32_t* const sums = args.sums + tile.batch * (kFinePlanes - 1) * plane + first;
+  for (int row = warp; row < tile.height && column < tile.np; row += kWarps) {
+    uint32_t* const target = reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np);
+    const uint32_t earlier = *target;
+    int32_t sum[kFinePlanes][kColumns];
+#pragma unroll
+    for (int p = 0; p < kFinePlanes; ++p) {
+      const int32_t* const source = sums + p * plane + row * tile.np;
+      const int4 x = __ldcs(reinterpret_cast<const int4*>(source));
+      sum[p][0] = x.x, sum[p][1] = x.y, sum[p][2] = x.z, sum[p][3] = x.w;
+    }
+    uint32_t word = 0;
+#pragma unroll
+    for (int e = 0; e < kColumns; ++e) {
+      if (column + e >= args.n) break;
+      uint32_t rung = earlier >> (8 * e) & 255;
+      if (rung == kUndecided) {
+        const Decision decision =
+            decide(rows[row].narrow, columns[e].narrow, rows[row].wide, columns[e].wide,
+                   {sum[0][e], sum[1][e], sum[2][e], sum[3][e]}, args.all_k, args.tau_half);
+        rung = decision.rung;
+        keep_worst(worst, decision.by);
+      }
+      set |= 1u << rung;
+      word |= rung << (8 * e);
+    }
+    *target = word;
+  }
+  store_tile(args, set, worst);
+}
+
 }  // namespace
 
 Status launch_certify(const Certify& certify, int planes, cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
-  const auto kernel = planes == kCoarsePlanes ? certify_kernel<false> : certify_kernel<true>;
+  const auto kernel = planes == kCoarsePlanes ? certify_kernel : certify_fine_kernel;
   kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(
       certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
   return launch_status("certify_kernel");

@@ -24,8 +24,11 @@ struct FlaggedTiles {
         tiles_n(tiles_of(n)) {}
 
 #if defined(__CUDACC__)
+  __device__ __forceinline__ uint32_t set(int64_t batch, int64_t i, int64_t j) const {
+    return rungs[(batch * tiles_m + i) * tiles_n + j];
+  }
   __device__ __forceinline__ bool at(int64_t batch, int64_t i, int64_t j) const {
-    return (rungs[(batch * tiles_m + i) * tiles_n + j] & wanted) != 0;
+    return (set(batch, i, j) & wanted) != 0;
   }
 
   // Whether no tile at all is flagged, as is the rule on the later rungs. All threads of a CTA must

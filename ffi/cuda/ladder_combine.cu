@@ -7,12 +7,12 @@
 #include "device.h"
 #include "ladder_combine.h"
 #include "pair_bytes.cuh"
+#include "special_outputs.cuh"
 
 namespace ozaki {
 namespace {
 
 constexpr int kThreads = 256, kColumns = 8;
-constexpr uint32_t kAllCoarse = kCoarse * 0x01010101u;  // four outputs
 
 // As in combine.cu: a CTA covers (kThreads >> log2_lanes) rows, counted through the batch.
 struct Grid {
@@ -27,17 +27,10 @@ struct Outputs {
   uint32_t batch, i, column, wanted;
 };
 
-// The output (i, j) of a row or a column with non-finite elements.
-__device__ __noinline__ uint64_t special_output(const Combine& args, int64_t batch, int64_t i,
-                                                int64_t j, bool nan) {
-  if (nan) return kNaNBits;
-  const uint64_t* a = reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0);
-  const uint64_t* b = reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0);
-  SpecialSum sum;
-  for (int64_t h = 0; h < args.a_layout.k; ++h) {
-    sum.add(a[h * args.a_layout.stride_k], b[h * args.b_layout.stride_k]);
-  }
-  return sum.bits();
+// Apart, so that the bodies of the kernel do without its registers.
+__device__ __noinline__ uint64_t special_sum(const Combine& args, int64_t batch, int64_t i,
+                                             int64_t j) {
+  return special_output(args, batch, i, j);
 }
 
 template <int N>
@@ -99,7 +92,7 @@ __device__ __forceinline__ void write_outputs(const Combine& args, int64_t np, i
   for (int e = 0; e < kColumns; ++e) {
     if ((wanted >> e & 1) == 0 || !is_sentinel(min(scale_a, scales[e]))) continue;
     const bool nan = scale_a == kScaleNaN || scales[e] == kScaleNaN;
-    target[e] = special_output(args, batch, i, column + e, nan);
+    target[e] = nan ? kNaNBits : special_sum(args, batch, i, column + e);
   }
 }
 
@@ -114,7 +107,7 @@ __device__ __forceinline__ void write_counted(int count, const Combine& args, in
 }
 
 template <int kMost>
-__global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
+__global__ void __launch_bounds__(kThreads, kMost <= 15 ? 3 : 2)
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   const int64_t m = args.product.a_layout.rows, n = args.product.b_layout.rows;
   if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;
@@ -129,22 +122,21 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 4 : 3)
     const uint32_t batch = row / static_cast<uint32_t>(m);
     const uint32_t i = row - batch * static_cast<uint32_t>(m);
 
-    // Read all at once, though only the first may be needed.
-    const bool flagged = args.flagged.at(batch, i / uint32_t{kTile}, column / kTile);
-    const uint2 rungs =
-        *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
+    const uint32_t set = args.flagged.set(batch, i / uint32_t{kTile}, column / kTile);
     const int count = *args.count;
-    uint32_t wanted = 0;
-    if (column + kColumns <= n && rungs.x == kAllCoarse && rungs.y == kAllCoarse) {  // as a rule
-      wanted = (args.flagged.wanted >> kCoarse & 1) != 0 ? (1u << kColumns) - 1 : 0;
-    } else {
-#pragma unroll 1
+    if ((set & args.flagged.wanted) == 0) continue;
+    uint32_t wanted = (1u << kColumns) - 1;
+    if (column + kColumns > n) wanted >>= column + kColumns - n;
+    if ((set & ~args.flagged.wanted) != 0) {
+      const uint2 rungs =
+          *reinterpret_cast<const uint2*>(args.rung + int64_t{row} * grid.np + column);
+#pragma unroll
       for (int e = 0; e < kColumns; ++e) {
         const uint32_t rung = (e < 4 ? rungs.x : rungs.y) >> (8 * (e % 4)) & 31;
-        wanted |= (column + e < n ? args.flagged.wanted >> rung & 1 : 0) << e;
+        wanted &= ~((~args.flagged.wanted >> rung & 1) << e);
       }
+      if (wanted == 0) continue;
     }
-    if (!flagged || wanted == 0) continue;
     const Outputs outputs = {batch, i, static_cast<uint32_t>(column), wanted};
     write_counted(count, args.product, grid.np, planes, outputs,
                   std::make_integer_sequence<int, kMost - kMinModuli + 1>());

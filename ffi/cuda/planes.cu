@@ -18,7 +18,7 @@ struct PlaneGrid {
   uint32_t depth_ctas;  // that share the tiles of kRows rows
 };
 
-// In place of emax: above all magnitudes, so that the planes are zero.
+// In place of an exponent: above all magnitudes, so that the planes are zero.
 constexpr int kNoPlanes = 1 << 20;
 
 // The fine planes are seldom made: CTAs that find so are to be few.
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kBytes = kFinePart ? 3 : 1;  // kinds of bytes: high, low, mask
   constexpr int kBits = kFinePart ? kFineBits : kCoarseBits;
   __shared__ __align__(4) uint8_t tile[kBytes][kRows * kPitch];
-  __shared__ int emax_of[kRows];
+  __shared__ int exponent_of[kRows];
   const Layout& layout = args.layout;
   const uint32_t row_tile = blockIdx.x / grid.depth_ctas;
   const uint32_t first_tile = blockIdx.x - row_tile * grid.depth_ctas;
@@ -82,27 +82,27 @@ __global__ void __launch_bounds__(kThreads)
     Elements<kContiguous> elements;
     elements.load(args, x, rows, first_h, grid.kept);
     if (depth_tile == first_tile && threadIdx.x < kRows) {
-      int emax = 0;
+      int exponent = 0;
       if (threadIdx.x < rows) {
         const int64_t* stats = args.stats + (row_of_batch + threadIdx.x) * kStatsFields;
         const RowStatistics row = load_fields(stats);
-        emax = row.flags != 0 ? kNoPlanes : row.emax;
+        exponent = row.flags != 0 ? kNoPlanes : plane_exponent(row, kBits);
       }
-      emax_of[threadIdx.x] = emax;
+      exponent_of[threadIdx.x] = exponent;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       const int at = elements.row(i) * kPitch + elements.place(i);
-      const int emax = emax_of[elements.row(i)];
-      const uint32_t magnitude = plane_magnitude(elements.bits[i], emax, kBits);
+      const int exponent = exponent_of[elements.row(i)];
       if constexpr (kFinePart) {
-        const bool nonzero = emax != kNoPlanes && !is_zero(elements.bits[i]);
+        const uint32_t magnitude = plane_magnitude(elements.bits[i], exponent, kBits);
+        const bool nonzero = exponent != kNoPlanes && !is_zero(elements.bits[i]);
         tile[0][at] = fine_plane(magnitude, nonzero, 0, Side::kLhs);
         tile[1][at] = fine_plane(magnitude, nonzero, 2, Side::kLhs);
         tile[2][at] = fine_plane(magnitude, nonzero, 3, Side::kLhs);
       } else {
-        tile[0][at] = static_cast<uint8_t>(magnitude);
+        tile[0][at] = static_cast<uint8_t>(coarse_magnitude(elements.bits[i], exponent));
       }
     }
     __syncthreads();

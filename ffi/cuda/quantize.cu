@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/planes.h"
 #include "common/scale.h"
 #include "quantize.h"
 #include "residue_words.cuh"
@@ -16,20 +17,63 @@ struct ResidueArray {
   int64_t plane_bytes;  // plane: the residues of a batch element by one modulus
 };
 
-// What the elements of a row share: the scale, and where the residues begin.
+// The coarse plane, made in passing: common/planes.h.
+struct CoarsePlane {
+  uint8_t* data;  // [batch, 1, rows, kq], or nullptr
+  uint32_t step;
+  uint32_t last;  // the last block of the plane; zeros follow it up to kq
+  bool zeros;
+  int64_t kq;
+
+  CoarsePlane() = default;
+  CoarsePlane(uint8_t* data, const PlaneSubset& subset) : data(data) {
+    if (data == nullptr) return;
+    const int64_t blocks = round_up(subset.kept(), kPlaneBlock) / kPlaneBlock;
+    kq = padded_k(subset.kept());
+    step = static_cast<uint32_t>(subset.step);
+    last = static_cast<uint32_t>(blocks - 1);
+    zeros = !subset.all() && blocks * kPlaneBlock < kq;
+  }
+};
+
+// In place of an exponent: above all magnitudes, so that the plane is zero.
+constexpr int kNoPlane = 1 << 20;
+
+// What the elements of a row share: the scale, what the coarse plane is relative to, and where the
+// residues and that plane begin.
 struct RowOfTile {
   uint8_t* residues;
+  uint8_t* plane;
   int32_t scale;
+  int exponent;
 };
 
 __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const TilePosition& position,
-                                                 const ResidueArray& residues, int row,
-                                                 int32_t scale) {
+                                                 const ResidueArray& residues,
+                                                 const CoarsePlane& coarse, int row, int32_t scale,
+                                                 int exponent) {
   const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
   const uint32_t rows = tiling.layout.rows, b = g / rows;
   const int64_t before = int64_t{b} * residues.planes * rows + (g - b * rows);
-  return {residues.data + before * residues.kp + position.k,
-          is_sentinel(scale) ? kScaleZero : scale};
+  return {residues.data + before * residues.kp + position.k, coarse.data + g * coarse.kq,
+          is_sentinel(scale) ? kScaleZero : scale, is_sentinel(scale) ? kNoPlane : exponent};
+}
+
+// The part of the coarse plane, if there is any, that eight elements from h on make.
+__device__ __forceinline__ void store_coarse(const ulonglong2* source, const RowOfTile& row,
+                                             const CoarsePlane& coarse, uint32_t h) {
+  const uint32_t block = h / kPlaneBlock, kept = block / coarse.step;
+  if (kept * coarse.step != block) return;
+  uint32_t x[8];
+#pragma unroll
+  for (int e = 0; e < 8; e += 2) {
+    const ulonglong2 pair = source[e / 2];
+    x[e] = coarse_magnitude(pair.x, row.exponent);
+    x[e + 1] = coarse_magnitude(pair.y, row.exponent);
+  }
+  uint2* const target = reinterpret_cast<uint2*>(row.plane + kept * kPlaneBlock + h % kPlaneBlock);
+  *target = {pack_low_bytes(x[0], x[1], x[2], x[3]), pack_low_bytes(x[4], x[5], x[6], x[7])};
+  if (coarse.zeros && kept == coarse.last) target[kPlaneBlock / 8] = {0, 0};
 }
 
 // Quantizes the tile and writes its residues. A thread takes eight consecutive elements at a time.
@@ -38,7 +82,8 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
 template <typename Integer>
 __device__ __forceinline__ void store_residues(const Tiling& tiling, const TilePosition& position,
                                                const uint64_t* tile, const RowOfTile* rows,
-                                               const ResidueArray& residues) {
+                                               const ResidueArray& residues,
+                                               const CoarsePlane& coarse) {
   const int per_row = tiling.octets_per_row.divisor;
   const int used = static_cast<int>(min(int64_t{tiling.depth}, residues.kp - position.k)) / 8;
   for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
@@ -68,6 +113,10 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
         },
         std::make_integer_sequence<int, Integer::kMaxModuli>());
 
+    if (coarse.data != nullptr) {
+      store_coarse(source, of_row, coarse, static_cast<uint32_t>(position.k) + 8 * octet);
+    }
+
     // Padding is zero to the byte: a residue of 0 may be p.
     if (const int elements = position.depth - 8 * octet; elements < 8) {
       const uint64_t kept = elements <= 0 ? 0 : ~uint64_t{0} >> (64 - 8 * elements);
@@ -84,15 +133,20 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 5)
     residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* __restrict__ scale,
-                    const ResidueArray residues) {
+                    const int64_t* __restrict__ stats, const ResidueArray residues,
+                    const CoarsePlane coarse) {
   extern __shared__ __align__(16) uint64_t tile[];
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   const TilePosition position(tiling, blockIdx.x);
   if (const int row = threadIdx.x; row < position.rows) {
-    rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+    const int64_t g = position.row + row;
+    const int exponent = coarse.data != nullptr
+                             ? plane_exponent(load_fields(stats + g * kStatsFields), kCoarseBits)
+                             : 0;
+    rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale[g], exponent);
   }
   load_tile(tiling, position, tile);
-  store_residues<Integer>(tiling, position, tile, rows, residues);
+  store_residues<Integer>(tiling, position, tile, rows, residues, coarse);
 }
 
 // The same for the rows of flagged tiles and the first *count moduli.
@@ -109,10 +163,10 @@ __global__ void __launch_bounds__(kTileThreads, 5)
     const TilePosition position(tiling, index);
     if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) continue;
     if (const int row = threadIdx.x; row < position.rows) {
-      rows[row] = row_of_tile(tiling, position, residues, row, scale[position.row + row]);
+      rows[row] = row_of_tile(tiling, position, residues, {}, row, scale[position.row + row], 0);
     }
     load_tile(tiling, position, tile);
-    store_residues<Integer>(tiling, position, tile, rows, residues);
+    store_residues<Integer>(tiling, position, tile, rows, residues, {});
     __syncthreads();
   }
 }
@@ -120,8 +174,9 @@ __global__ void __launch_bounds__(kTileThreads, 5)
 // Statistics, scales and residues of whole rows.
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 5)
-    quantize_kernel(const __grid_constant__ Tiling tiling, const Bound bound,
-                    const StatisticsOutputs outputs, const ResidueArray residues) {
+    quantize_kernel(const __grid_constant__ Tiling tiling, const ScaleBounds bounds,
+                    const StatisticsOutputs outputs, const ResidueArray residues,
+                    const CoarsePlane coarse) {
   extern __shared__ __align__(16) uint64_t tile[];
   RowStatistics* chunks = reinterpret_cast<RowStatistics*>(tile + tiling.tile_words());
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(chunks + tiling.tile_chunks());
@@ -138,17 +193,19 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   for (int first = 0; first < position.rows; first += kTileThreads >> log2_lanes) {
     const int row = first + (threadIdx.x >> log2_lanes);
     const bool inside = row < position.rows;
-    const RowStatistics statistics =
-        join_chunks(inside ? count : 0, lanes,
-                    [&](int c) -> const RowStatistics& { return chunks[row * count + c]; });
+    const auto chunk = [&](int c) -> const RowStatistics& { return chunks[row * count + c]; };
+    const RowStatistics statistics = join_chunks(inside ? count : 0, lanes, chunk);
+    const RowScale scale =
+        group_scale(statistics, bounds, inside ? count : 0, lanes, chunk,
+                    [&](int h) { return h < tiling.depth ? tile[row * tiling.pitch + h] : 0; });
     if (!inside || (threadIdx.x & (lanes - 1)) != 0) continue;
-    const int32_t scale = scale_exponent(statistics, bound);
-    rows[row] = row_of_tile(tiling, position, residues, row, scale);
-    outputs.scale[position.row + row] = scale;
-    store_fields(statistics, outputs.stats + (position.row + row) * kStatsFields);
+    rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale.mu,
+                            plane_exponent(statistics, kCoarseBits));
+    outputs.scale[position.row + row] = scale.mu;
+    store_fields(statistics, scale.rounded, outputs.stats + (position.row + row) * kStatsFields);
   }
   __syncthreads();
-  store_residues<Integer>(tiling, position, tile, rows, residues);
+  store_residues<Integer>(tiling, position, tile, rows, residues, coarse);
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -168,17 +225,24 @@ ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) 
   return {residues, moduli, moduli, kp, layout.rows * kp};
 }
 
-}  // namespace
-
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
-                       uint8_t* residues, const Device& device, cudaStream_t stream) {
+                       const int64_t* stats, uint8_t* residues, const CoarsePlane& coarse,
+                       const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   return launch_tiles("residues_kernel",
                       moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
-                      tiling, bytes, device, stream, scale,
-                      residue_array(residues, layout, moduli));
+                      tiling, bytes, device, stream, scale, stats,
+                      residue_array(residues, layout, moduli), coarse);
+}
+
+}  // namespace
+
+Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
+                       uint8_t* residues, const Device& device, cudaStream_t stream) {
+  return launch_residues(x, layout, moduli, scale, nullptr, residues, CoarsePlane(), device,
+                         stream);
 }
 
 Status launch_flagged_residues(const double* x, const Layout& layout, int planes,
@@ -200,21 +264,22 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
   return launch_status("flagged_residues_kernel");
 }
 
-Status launch_quantize(const double* x, const Layout& layout, int moduli,
-                       const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
-                       const Device& device, cudaStream_t stream) {
+Status launch_quantize(const double* x, const Layout& layout, int moduli, const ScaleBounds& bounds,
+                       const StatisticsOutputs& outputs, uint8_t* residues, uint8_t* coarse_plane,
+                       int64_t step, void* scratch, const Device& device, cudaStream_t stream) {
+  const CoarsePlane coarse(coarse_plane, {layout.k, step});
   Tiling tiling;
   if (!make_tiling(x, layout, device, TilePass::kWholeRows, tiling)) {
-    OZAKI_RETURN_IF_ERROR(
-        launch_statistics(x, layout, kBounds[moduli], outputs, scratch, device, stream));
-    return launch_residues(x, layout, moduli, outputs.scale, residues, device, stream);
+    OZAKI_RETURN_IF_ERROR(launch_statistics(x, layout, bounds, outputs, scratch, device, stream));
+    return launch_residues(x, layout, moduli, outputs.scale, outputs.stats, residues, coarse,
+                           device, stream);
   }
   const int bytes = tiling.tile_bytes() + tiling.tile_chunks() * sizeof(RowStatistics) +
                     tiling.rows * sizeof(RowOfTile);
   return launch_tiles("quantize_kernel",
                       moduli <= kMaxNarrowModuli ? quantize_kernel<Narrow> : quantize_kernel<Wide>,
-                      tiling, bytes, device, stream, kBounds[moduli], outputs,
-                      residue_array(residues, layout, moduli));
+                      tiling, bytes, device, stream, bounds, outputs,
+                      residue_array(residues, layout, moduli), coarse);
 }
 
 }  // namespace ozaki

@@ -15,10 +15,11 @@ namespace ozaki {
 // All enqueue on `stream` of `device`, the current one; they allocate nothing and wait for
 // nothing. residues: [batch, moduli, rows, padded_k(k)].
 
-// Statistics, scales and residues.
-Status launch_quantize(const double* x, const Layout& layout, int moduli,
-                       const StatisticsOutputs& outputs, uint8_t* residues, void* scratch,
-                       const Device& device, cudaStream_t stream);
+// Statistics, scales and residues; and unless coarse_plane is nullptr the coarse plane of every
+// step-th block, [batch, 1, rows, padded_k(kept)] (common/planes.h).
+Status launch_quantize(const double* x, const Layout& layout, int moduli, const ScaleBounds& bounds,
+                       const StatisticsOutputs& outputs, uint8_t* residues, uint8_t* coarse_plane,
+                       int64_t step, void* scratch, const Device& device, cudaStream_t stream);
 
 // Residues of a block in k of rows whose scales, [batch, rows], are known.
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,

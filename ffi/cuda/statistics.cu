@@ -92,17 +92,24 @@ __global__ void __launch_bounds__(kTileThreads, kParts == 1 ? 4 : 3)
 
 // A group of lanes a row.
 __global__ void __launch_bounds__(kTileThreads)
-    join_statistics_kernel(const RowStatistics* scratch, int64_t rows, int chunks, int log2_lanes,
-                           Bound bound, StatisticsOutputs outputs) {
+    join_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
+                           const RowStatistics* scratch, int chunks, int log2_lanes,
+                           const ScaleBounds bounds, StatisticsOutputs outputs) {
   const int lanes = 1 << log2_lanes;
   const int64_t row = (int64_t{blockIdx.x} * kTileThreads + threadIdx.x) >> log2_lanes;
-  const bool inside = row < rows;
+  const bool inside = row < layout.batch * layout.rows;
+  const int count = inside ? chunks : 0;
   scratch += row * chunks;
-  const RowStatistics statistics = join_chunks(
-      inside ? chunks : 0, lanes, [&](int c) -> const RowStatistics& { return scratch[c]; });
+  const auto chunk = [&](int c) -> const RowStatistics& { return scratch[c]; };
+  const RowStatistics statistics = join_chunks(count, lanes, chunk);
+  const uint32_t b = static_cast<uint32_t>(row) / static_cast<uint32_t>(layout.rows);
+  const uint64_t* source = x + layout.offset(b, row - b * layout.rows, 0);
+  const RowScale scale = group_scale(statistics, bounds, count, lanes, chunk, [&](int64_t h) {
+    return h < layout.k ? source[layout.along_k(h)] : 0;
+  });
   if (inside && (threadIdx.x & (lanes - 1)) == 0) {
-    outputs.scale[row] = scale_exponent(statistics, bound);
-    store_fields(statistics, outputs.stats + row * kStatsFields);
+    outputs.scale[row] = scale.mu;
+    store_fields(statistics, scale.rounded, outputs.stats + row * kStatsFields);
   }
 }
 
@@ -114,7 +121,7 @@ int64_t scratch_bytes(const Layout& layout) {
   return layout.batch * layout.rows * chunks_of(layout.k) * sizeof(RowStatistics);
 }
 
-Status launch_statistics(const double* x, const Layout& layout, Bound bound,
+Status launch_statistics(const double* x, const Layout& layout, const ScaleBounds& bounds,
                          const StatisticsOutputs& outputs, void* scratch, const Device& device,
                          cudaStream_t stream) {
   Tiling tiling;
@@ -140,7 +147,7 @@ Status launch_statistics(const double* x, const Layout& layout, Bound bound,
   const int log2_lanes = join_log2_lanes(chunks);
   const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
   join_statistics_kernel<<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
-      chunk, rows, static_cast<int>(chunks), log2_lanes, bound, outputs);
+      tiling.x, layout, chunk, static_cast<int>(chunks), log2_lanes, bounds, outputs);
   return launch_status("join_statistics_kernel");
 }
 

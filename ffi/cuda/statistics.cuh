@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/scale.h"
 #include "common/statistics.h"
 #include "common/tables.h"
 #include "operand_tile.cuh"
@@ -226,6 +227,43 @@ __device__ __forceinline__ RowStatistics join_chunks(int count, int lanes, Chunk
   row.sumsq = group_sum(row.sumsq, lanes);
   row.sumabs = group_sum(row.sumabs, lanes);
   return row;
+}
+
+// The scale of the row of `statistics` from its chunks as above; element(h) reads one. In the first
+// lane of a group; the others may leave it to that one.
+template <typename Chunk, typename Element>
+__device__ __forceinline__ RowScale group_scale(const RowStatistics& statistics,
+                                                const ScaleBounds& bounds, int count, int lanes,
+                                                Chunk chunk, Element element) {
+  RowScale fewer = {};
+  if (bounds.most_rounded != 0) {
+    const int lane = threadIdx.x & (lanes - 1);
+    const auto rounds = [&](int c, int mu) { return chunk(c).nnz != 0 && chunk(c).lsb < -mu; };
+    const auto rounded_chunks = [&](int mu) {
+      uint32_t found = 0;
+      for (int c = lane; c < count; c += lanes) found += rounds(c, mu);
+      return lanes == kWarpLanes ? __reduce_add_sync(kWarp, found) : group_sum(found, lanes);
+    };
+    // No norm allows more than this: it rounds too much of rows of full precision already.
+    fewer.rounded = rounded_chunks(32 + bounds.fewer.exponent - statistics.emax);
+    if (__any_sync(kWarp, fewer.rounded <= bounds.most_rounded)) {
+      fewer.mu = scale_exponent(statistics, bounds.fewer);
+      const bool special = is_sentinel(fewer.mu);
+      fewer.rounded = rounded_chunks(special ? 0 : fewer.mu);
+      const bool few = !special && fewer.rounded <= bounds.most_rounded;
+      uint32_t elements = 0;
+      for (int c = 0; few && fewer.rounded != 0 && c < count; ++c) {
+        if (!rounds(c, fewer.mu)) continue;
+#pragma unroll 4
+        for (int h = c * kChunk + lane; h < (c + 1) * kChunk; h += lanes) {
+          elements += is_rounded(element(h), fewer.mu);
+        }
+      }
+      elements = group_sum(elements, lanes);
+      if (few || special) fewer.rounded = elements;
+    }
+  }
+  return row_scale(statistics, bounds, fewer);
 }
 
 }  // namespace ozaki

@@ -10,13 +10,14 @@ import jax_ozaki as jo
 from oracle import assert_same_bits
 
 ROWS, K = 5, 300
-RIGHT = {"moduli": 15, "batch": 1, "rows": ROWS, "k": K, "stride_b": ROWS * K, "stride_r": K, "stride_k": 1}
+SCALED = {"moduli": 15, "fewer_moduli": 13, "most_rounded": 3}
+RIGHT = SCALED | {"batch": 1, "rows": ROWS, "k": K, "stride_b": ROWS * K, "stride_r": K, "stride_k": 1}
 
 
 def statistics(x, attributes, scratch):
     types = (
         jax.ShapeDtypeStruct((1, ROWS), jnp.int32),
-        jax.ShapeDtypeStruct((1, ROWS, 6), jnp.int64),
+        jax.ShapeDtypeStruct((1, ROWS, 7), jnp.int64),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
     return jax.jit(lambda x: jax.ffi.ffi_call("jax_ozaki.stats.v1", types)(x, **attributes))(x)
