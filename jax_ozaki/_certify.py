@@ -62,7 +62,9 @@ def _staged(
         of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (a, b))
         found = _ladder.decide(stages, a.operand, b.operand, of_rows, of_columns, contract)
         rung = found.rung[..., : b.operand.rows]
-        return rung, jnp.broadcast_to(found.worst.max((1, 2), keepdims=True), rung.shape)
+        # ``exact`` has constants here, which XLA would spread over all outputs while compiling.
+        worst = lax.optimization_barrier(found.worst)
+        return rung, jnp.broadcast_to(worst.max((1, 2), keepdims=True), rung.shape)
 
     rung, worst = _stages.in_blocks(rows, columns, blocks, lambda x: x, decide, (jnp.uint8, jnp.float32))
     of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (rows, columns))

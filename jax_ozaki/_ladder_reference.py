@@ -173,10 +173,11 @@ def _tiles(x: Array, reduce: Callable[[Array], Array]) -> Array:
     return reduce(tiled.reshape(*tiled.shape[:3], -1))
 
 
-def rung_map(rung: Array, ratio: Array) -> RungMap:
-    """The map of rungs, uint8[batch, m, n]."""
+def rung_map(rung: Array, ratio: Array | None = None) -> RungMap:
+    """The map of rungs, uint8[batch, m, n]; without ``ratio`` nothing was certified."""
     sets = _tiles(_u8(1) << rung, lambda tile: lax.reduce_or(tile, (3,)))
-    return RungMap(jnp.pad(rung, _tail(rung.shape[2], 3)), sets, _tiles(ratio, lambda tile: tile.max(-1)))
+    worst = jnp.zeros(sets.shape, jnp.float32) if ratio is None else _tiles(ratio, lambda tile: tile.max(-1))
+    return RungMap(jnp.pad(rung, _tail(rung.shape[2], 3)), sets, worst)
 
 
 def certify(sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:

@@ -123,7 +123,7 @@ class _Product:
 
     def rung_map(self, rung: Array, elsewhere: int) -> _rungs.RungMap:
         whole = self.of_shards.whole(rung, *self.extents, elsewhere)
-        return _ladder_reference.rung_map(whole, jnp.zeros(whole.shape, jnp.float32))
+        return _ladder_reference.rung_map(whole)
 
     def rounded(self, lhs_scale: Array, rhs_scale: Array, moduli: int, tiles: Array, rungs: int) -> Array:
         """The sum of all shards' X, rounded, in the tiles of ``rungs``."""
