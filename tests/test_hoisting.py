@@ -165,7 +165,7 @@ def test_derivatives_with_respect_to_a_constant(name):
         assert of_emulated == of_gradient
 
 
-@pytest.mark.parametrize("name", STEPS.keys() - {"custom_vjp"})
+@pytest.mark.parametrize("name", [name for name in STEPS if name != "custom_vjp"])
 def test_tangents_with_respect_to_a_constant(name):
     step, a, x, _ = STEPS[name]
     native, tangents = in_scan(step), (jnp.cos(a), jnp.sin(x))
