@@ -28,6 +28,12 @@ class Form(NamedTuple):
         return lax.reshape(lax.transpose(x, self.permutations[side]), self.shapes[side])
 
     @property
+    def result_ndim(self) -> int:
+        """Axes of the product of the operands so laid out."""
+        _, (batch, _) = self.dimension_numbers
+        return sum(map(len, self.shapes)) - 2 - len(batch)
+
+    @property
     def contracted_axis(self) -> int:
         return self.dimension_numbers[0][self.side][0]
 

@@ -261,8 +261,11 @@ class Substitution:
             return None
         numbers = _dimensions.canonical(equation.params["dimension_numbers"])
         found = form(lhs, rhs, numbers, fixed.index(True))
-        # What is prepared is held as long as the loop runs.
-        return found if found and self._fits(found, lhs.dtype) else None
+        if found is None or not self._fits(found, lhs.dtype):  # it is held as long as the loop runs
+            return None
+        # ``out_sharding`` names the axes of the product as it is.
+        asked = equation.params["out_sharding"] is not None
+        return None if asked and found.result_ndim != cast(Any, equation.outvars[0].aval).ndim else found
 
     def _fits(self, layout: Form, dtype: Any, *, transposed: bool = False) -> bool:
         return layout.fits(self.settings.contract, dtype, self.settings.workspace_bytes, transposed=transposed)

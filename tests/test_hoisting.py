@@ -253,6 +253,35 @@ def test_sharded_constants_are_quantized_outside(kind, spec):
         np.testing.assert_allclose(y, z, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("subscripts", "constant", "variable", "out"),
+    [
+        ("ijk,kn->ijn", (3, 4, 6), P(None, "x"), P(None, None, "x")),
+        ("bk,bkn->bn", (3, 6), P(None, None, "x"), P(None, "x")),
+    ],
+)
+def test_out_sharding_is_that_of_the_product_as_it_is(subscripts, constant, variable, out):
+    """Preparing a constant would make two axes of these products one, or add one."""
+    devices = meshes.mesh(AxisType.Explicit, x=2)
+    rng = np.random.default_rng(3)
+    a, x = rng.random(constant), rng.random((3, 6, 8)[3 - len(variable) :])
+
+    def loop(a, x):
+        def step(c, _):
+            y = jnp.einsum(subscripts, a, c, out_sharding=NamedSharding(devices, out))
+            return c / (1 + jnp.sum(y)), None
+
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    with jax.set_mesh(devices):
+        operands = meshes.put(devices, (P(), variable), (a, x))
+        for f in (lambda f: f, lambda f: jax.grad(cubes(f), (0, 1))):
+            found, expected = jax.jit(f(emulate(loop)))(*operands), jax.jit(f(loop))(*operands)
+            for y, z in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                assert jax.typeof(y) == jax.typeof(z)
+                np.testing.assert_allclose(y, z, rtol=1e-9, atol=1e-11)
+
+
 def test_constants_in_shard_map_are_quantized_outside():
     devices = meshes.mesh(x=2)
     native = in_scan(lambda a, c: jnp.sin(a @ c))
