@@ -91,10 +91,9 @@ def _product(lhs: Array, rhs: Array, contract: Contract) -> _Product:
         outputs = "parts of outputs"
         row_of = np.resize(row_of, lhs.shape[0])
         column_of = np.repeat(column_of, 2) if by_parts is _complex.embedded else np.resize(column_of, rhs.shape[1])
-    k = lhs.shape[1]
-    moduli, fewer = contract.modulus_count(k, lhs.dtype), contract.fewer(k)
-    rows = _spans(*_quantize.statistics(lhs, Groups((), (0,), (1,)), moduli, fewer), row_of)
-    columns = _spans(*_quantize.statistics(rhs, Groups((), (1,), (0,)), moduli, fewer), column_of)
+    moduli = contract.modulus_count(lhs.shape[1], lhs.dtype)
+    rows = _spans(lhs, Groups((), (0,), (1,)), row_of, contract, moduli)
+    columns = _spans(rhs, Groups((), (1,), (0,)), column_of, contract, moduli)
     return _Product(lhs, rhs, moduli, rows, columns, outputs)
 
 
@@ -121,16 +120,23 @@ class _Spans(NamedTuple):
     special: np.ndarray
     source: np.ndarray
     """The row of the operand that each is, or is a part of."""
+    moduli: np.ndarray
+    """Those whose scale each has."""
 
     @property
     def rounded(self) -> np.ndarray:
         return ~self.special & (self.kept < self.span)
 
 
-def _spans(scale: Any, table: Any, source: np.ndarray) -> _Spans:
-    scale, table = np.asarray(scale, np.int64), np.asarray(table)
+def _spans(x: Array, groups: Groups, source: np.ndarray, contract: Contract, moduli: int) -> _Spans:
+    (k,) = groups.contract
+    fewer = contract.fewer(x.shape[k])
+    found = _quantize.statistics(x, groups, moduli, fewer)
+    scale, table = np.asarray(found[0], np.int64), np.asarray(found[1])
+    emax, lsb, rounded = table[:, 0], table[:, 1], table[:, 6]
     special = scale <= _reference.SCALE_INF
-    return _Spans(table[:, 0] - table[:, 1], table[:, 0] + np.where(special, 0, scale), special, source)
+    taken = np.where(rounded <= fewer.rounded, fewer.moduli, moduli) if fewer else np.full(rounded.shape, moduli)
+    return _Spans(emax - lsb, emax + np.where(special, 0, scale), special, source, taken)
 
 
 def _named(name: str, index: int, of: _Spans) -> str:
@@ -144,7 +150,7 @@ def _worst(rows: _Spans, columns: _Spans, of_rows: np.ndarray, of_columns: np.nd
 
 
 def _climbed(product: _Product, contract: Contract) -> str:
-    lhs, rhs, moduli, rows, columns, outputs = product
+    lhs, rhs, _, rows, columns, outputs = product
     k = lhs.shape[1]
     dimension_numbers = (((1,), (0,)), ((), ()))
     rung = np.asarray(certify(lhs, rhs, dimension_numbers, contract)[0])
@@ -173,7 +179,7 @@ def _climbed(product: _Product, contract: Contract) -> str:
     name, of, i = _worst(rows, columns, *lost)
     of_worst = climbed[i] if name == "row" else climbed[:, i]
     return (
-        f"{text}; {_named(name, i, of)} and {moduli} moduli keep the upper {of.kept[i]}, "
+        f"{text}; {_named(name, i, of)} and {of.moduli[i]} moduli keep the upper {of.kept[i]}, "
         f"too few for {int(of_worst.sum())} of its {of_worst.size} {outputs}."
     )
 

@@ -28,6 +28,16 @@ def test_outputs_of_nan_and_inf_are_not_called_certified():
     assert "8 of 8 outputs classified" in first and "error" not in first and "certified" not in first
 
 
+def test_a_row_of_the_scale_of_fewer_moduli_is_said_to_have_it():
+    """Against a column that holds its tiny element alone it rounds too much."""
+    a = np.random.default_rng(4).standard_normal((3, 2048), np.float32).astype(float)
+    a[1, 7] *= 2.0**-40
+    column = np.zeros((2048, 1))
+    column[7] = 1 / 3
+    text = jo.explain(a, column)
+    assert "row 1 spans " in text and " and 13 moduli keep the upper " in text
+
+
 @pytest.mark.parametrize("contract", [Contract.componentwise(), Contract.exact()], ids=str)
 def test_certified_complex_products_are_explained_by_their_parts(contract):
     a, b = complex_operands()
