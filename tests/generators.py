@@ -127,6 +127,15 @@ FINITE = {
 FAMILIES = FINITE | {"special values": special_values}
 
 
+def few_tiny(rng, shape, moduli=15):
+    """Elements of 24 bits, i of them in row i far below the others: more than few in the last rows."""
+    x = rng.standard_normal(shape, np.float32).astype(float)
+    rows = x.reshape(-1, *shape[-2:])
+    for i in range(shape[-2]):
+        rows[:, i, rng.choice(shape[-1], i, replace=False)] *= 2.0**-30
+    return x
+
+
 def operands(rng, m, k, n, *, batch=(), rows=fractions, columns=fractions, moduli=15):
     """a[*batch, m, k] and b[*batch, k, n]."""
     a = rows(rng, (*batch, m, k), moduli)

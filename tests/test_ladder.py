@@ -221,14 +221,6 @@ def test_few_bits_need_few_moduli():
     assert count(np.zeros((2, 3)), np.ones((3, 2))) == 2
 
 
-def few_tiny(rng, m, k):
-    """Elements of 24 bits, i of them in row i far below the others."""
-    x = rng.standard_normal((m, k), np.float32).astype(float)
-    for i in range(m):
-        x[i, rng.choice(k, i, replace=False)] *= 2.0**-30
-    return x
-
-
 @pytest.mark.parametrize("stages", [HANDLERS, _ladder_reference], ids=["handlers", "reference"])
 @pytest.mark.parametrize("k", [1100, 2050])
 def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
@@ -237,7 +229,7 @@ def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
     m, n, factor, moduli = 9, 4, DEFAULT.error_factor(k), DEFAULT.modulus_count(k)
     fewer = DEFAULT.fewer(k)
     assert tuple(fewer) == ladder_oracle.few(k, factor, moduli) and fewer.moduli < moduli
-    a, b = few_tiny(rng, m, k), few_tiny(rng, n, k).T
+    a, b = generators.operands(rng, m, k, n, rows=generators.few_tiny, columns=generators.few_tiny)
     scale, rounded = (
         np.asarray(x) for x in ladder_oracle.row_scales(a, ladder_oracle.oracle.statistics(a), moduli, fewer)
     )

@@ -54,6 +54,20 @@ def test_same_bits_for_other_data(family):
     assert_same_bits(jo.matmul(lhs(a), rhs(b)), product(a, b))
 
 
+@pytest.mark.parametrize("side", ["lhs", "rhs"])
+def test_rows_that_take_the_scale_of_fewer_moduli(side):
+    """Under the default contract: prepared, in a batch and transposed as by themselves."""
+    few_tiny = generators.few_tiny
+    a, b = generators.operands(np.random.default_rng(2), 12, 1100, 10, batch=(2,), rows=few_tiny, columns=few_tiny)
+    expected = np.stack([jo.matmul(x, y) for x, y in zip(a, b, strict=True)])
+    assert len(np.unique(jo.matmul(a, b, contract=Contract.moduli(15)) == expected)) == 2
+    form = {"lhs": lambda a, b: (jo.prepare(a, "lhs"), b), "rhs": lambda a, b: (a, jo.prepare(b, "rhs"))}[side]
+    assert_same_bits(jo.matmul(*form(a, b)), expected)
+    assert_same_bits(jax.vmap(lambda a, b: jo.matmul(*form(a, b)))(a, b), expected)
+    transposed = np.ascontiguousarray(np.swapaxes(a, 1, 2)), np.ascontiguousarray(np.swapaxes(b, 1, 2))
+    assert_same_bits(jax.jit(lambda x, y: jo.matmul(*form(x.mT, y.mT)))(*transposed), expected)
+
+
 def test_vectors():
     assert_same_bits(jo.matmul(lhs(A), B[:, 0]), product(A, B[:, :1])[:, 0])
     assert_same_bits(jo.dot(A[0], rhs(B)), product(A[:1], B)[0])

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
 from compiled import collectives, unconditional
-from generators import FAMILIES, fractions, graded, operands, phi, problems
+from generators import FAMILIES, few_tiny, fractions, graded, operands, phi, problems
 from meshes import mesh, put, run
 from oracle import assert_same_bits
 
@@ -86,6 +86,13 @@ def test_magnitudes_of_parts_of_k_that_shards_cut():
     a, b = operands(np.random.default_rng(5), 3, 4 * 17_500, 4, rows=phi(2), columns=phi(2))
     c, text = run(jo.matmul, mesh(), (P(None, "x"), P("x")), (a, b))
     assert unconditional(text) == {"all-reduce": 5, "collective-permute": 2}
+    assert_same_bits(c, jo.matmul(a, b))
+
+
+@pytest.mark.parametrize("out", [P(), P("x")], ids=str)
+def test_elements_that_fewer_moduli_round_are_counted_over_all_shards(out):
+    a, b = operands(np.random.default_rng(9), 12, 4 * 515, 8, rows=few_tiny, columns=few_tiny)
+    c, _ = run(jo.matmul, mesh(), (P(None, "x"), P("x")), (a, b), out)
     assert_same_bits(c, jo.matmul(a, b))
 
 
