@@ -178,6 +178,7 @@ def scale(rows: Certified, moduli: int) -> Array:
 # fewer moduli rounded down, that two of them need no more moduli. A sum with another row's is an upper bound all the same.
 
 _UNITS = 256
+_NOTHING = -(2**40)
 _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 
 
@@ -224,9 +225,6 @@ def _log2_bound(moduli: int) -> float:
 
 def _log_bound(moduli: int) -> int:
     return math.ceil(_UNITS * _log2_bound(moduli)) + 1
-
-
-_NOTHING = -(2**40)
 
 
 def _log_norm(rows: Certified, of_rounded: Array | int) -> Array:

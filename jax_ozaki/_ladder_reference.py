@@ -52,10 +52,10 @@ def ladder_quantize(
 
 
 def planes(operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int) -> Array:
-    """floor(|a| 2^(bits - exponent)) over a subset of k: uint8[batch, planes, rows, padded k].
+    """floor(|a| 2^(bits - exponent)) over the kept part of k: uint8[batch, planes, rows, padded kept k].
 
-    One plane of 8 bits, larger ones cut off; or of 14 bits those above, those below and 1 for a nonzero, in the order in which the
-    two sides (0 lhs, 1 rhs) multiply: high high, high low, low high, mask mask.
+    One plane of 8 bits, larger ones cut off; or of 14 bits those above, those below and 1 for a nonzero, in the order
+    in which the two sides (0 lhs, 1 rhs) multiply: high high, high low, low high, mask mask.
     """
 
     def compute() -> Array:
@@ -174,7 +174,7 @@ def _tiles(x: Array, reduce: Callable[[Array], Array]) -> Array:
 
 
 def rung_map(rung: Array, ratio: Array | None = None) -> RungMap:
-    """The map of rungs, uint8[batch, m, n]; without ``ratio`` nothing was certified."""
+    """The map of ``rung``, uint8[batch, m, n]; without ``ratio`` nothing was certified."""
     sets = _tiles(_u8(1) << rung, lambda tile: lax.reduce_or(tile, (3,)))
     worst = jnp.zeros(sets.shape, jnp.float32) if ratio is None else _tiles(ratio, lambda tile: tile.max(-1))
     return RungMap(jnp.pad(rung, _tail(rung.shape[2], 3)), sets, worst)

@@ -59,7 +59,8 @@ def stats(operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Ar
     """Scales int32[batch, rows] and statistics int64[batch, rows, 7]: emax, lsb, sumsq, nnz, flags, sumabs, rounded.
 
     Those of a complex row are the ones of the real row of its parts, real and imaginary in turn: a chunk is
-    128 parts, 64 complex elements, and nnz counts nonzero parts. ``rounded`` bounds the elements that the scale rounds.
+    128 parts, 64 complex elements, and nnz counts nonzero parts. ``rounded`` is the number of
+    elements that the scale of fewer moduli rounds where the row takes that scale, and nnz elsewhere.
     """
     x = operand.parts()
     k = x.shape[-1]

@@ -57,7 +57,7 @@ class Certified(NamedTuple):
     statistics: Array
     """int64[batch, rows, 7]"""
     coarse: Array | None = None
-    """uint8[batch, 1, rows, padded k]: coarse magnitudes, where they are known."""
+    """uint8[batch, 1, rows, padded kept k]: coarse magnitudes, where they are known."""
 
 
 class RungMap(NamedTuple):
