@@ -53,7 +53,7 @@ def test_programs_exported_under_enable_and_for_several_platforms():
 
 
 def test_without_the_checks_jax_refuses():
-    with pytest.raises(ValueError, match=r"jax_ozaki\.quantize\.v1"):
+    with pytest.raises(ValueError, match=r"jax_ozaki\.ladder_quantize\.v1"):
         jax.export.export(jax.jit(jo.dot))(A, B)
 
 
