@@ -189,7 +189,7 @@ def _whole_chunks(operand: Operand, shards: Shards) -> Operand:
 
 
 def _chunk_statistics(stages: _stages.ProductStages, operand: Operand, moduli: int) -> Array:
-    """Statistics int64[batch, rows, chunks, 6] of the chunks of every row, seen as rows of their own."""
+    """Statistics int64[batch, rows, chunks, 7] of the chunks of every row, seen as rows of their own."""
     chunks = operand.k // operand.field.chunk
     sizes = {"b": operand.batch, "r": operand.rows, "c": chunks, "k": operand.field.chunk}
     order = operand.order.replace("k", "ck")

@@ -17,16 +17,12 @@ from jax_ozaki._bench import measure, methods, pipelines, promise, reference, re
 from jax_ozaki._bench.operands import Shape, operands
 from jax_ozaki._bench.timing import Variant, take_turns
 
+pytestmark = pytest.mark.usefixtures("directory")
+
 QUICK = ("--seconds", "0.001", "--rounds", "2")
 ABLATIONS = ("grouped-sync", "partial-crt-sync", "full-fused", "local-prologue")
 LEFT_OUT = ("cublas-fixed", "cublas-dynamic", "partial-crt(5)", *ABLATIONS)
 METHODS = ("fast(5)", "staged(5)", "grouped(5)", "contracts", *LEFT_OUT)
-
-
-@pytest.fixture(autouse=True)
-def directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

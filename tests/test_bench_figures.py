@@ -9,14 +9,10 @@ from jax_ozaki.__main__ import main
 from jax_ozaki._bench import plots, results
 from jax_ozaki._cli import plot
 
+pytestmark = pytest.mark.usefixtures("directory")
+
 QUICK = ("--seconds", "0.001", "--rounds", "2")
 CONTRACTS = ["moduli(5)", "mantissa(53)", "normwise(2)"]
-
-
-@pytest.fixture(autouse=True)
-def directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

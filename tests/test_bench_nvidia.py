@@ -16,13 +16,9 @@ from jax_ozaki._bench import cublas, driver, methods, ncu, reference
 from jax_ozaki._bench.operands import Shape, operands
 from jax_ozaki._bench.unavailable import Unavailable
 
+pytestmark = pytest.mark.usefixtures("directory")
+
 QUICK = ("--seconds", "0.001", "--rounds", "2")
-
-
-@pytest.fixture(autouse=True)
-def directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 # cuBLAS, with a library that counts arguments as cuBLAS does.

@@ -26,12 +26,11 @@ B = RNG.standard_normal((5, 4))
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path, monkeypatch):
-    """An empty working directory with a.npy and b.npy in it."""
-    monkeypatch.chdir(tmp_path)
+def directory(directory):
+    """The working directory with a.npy and b.npy in it."""
     np.save("a.npy", A)
     np.save("b.npy", B)
-    return tmp_path
+    return directory
 
 
 def multiply(a="a.npy", b="b.npy", output="c.npy", *options):
