@@ -3,9 +3,11 @@
 import json
 import re
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import oracle
 from jax_ozaki.__main__ import main
 from jax_ozaki._bench import measure, methods, pipelines, promise, reference, results
 from jax_ozaki._bench.operands import Shape, operands
-from jax_ozaki._bench.timing import Variant, take_turns
+from jax_ozaki._bench.timing import Turn, Variant, interval, take_turns
 
 pytestmark = pytest.mark.usefixtures("directory")
 
@@ -59,7 +61,8 @@ def test_methods_shapes_and_phis_are_measured(measured):
 def test_columns_agree_with_one_another(measured):
     for row in results.read(measured)["rows"]:
         assert row["within_contract"] and 0 < row["share"] <= 1
-        assert row["ms_min"] <= row["ms"] <= row["ms_max"]
+        assert row["ms_min"] <= row["ms"] <= row["ms_max"] and row["turns"] in (1, 2)
+        assert row["spread"] == pytest.approx((row["ms_max"] - row["ms_min"]) / row["ms"])
         assert row["ratio"] == pytest.approx(row["native_ms"] / row["ms"])
         assert row["tflops"] == pytest.approx(2e-9 * row["m"] * row["n"] * row["k"] / row["ms"])
         certified = row["contract"] in ("componentwise(sqrt_k)", "exact")
@@ -111,7 +114,7 @@ def test_bar_on_a_terminal_only(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["bench", "--sizes", "8", "--phi", "1", "--methods", "native", *QUICK]) == 0
     error = capsys.readouterr().err
-    assert "] 0/1 " in error and "n = 8, phi = 1" in error
+    assert "] 0/3 " in error and "n = 8, phi = 1: errors" in error and "2/3 " in error
     assert error.endswith("\r\033[K")
 
 
@@ -146,14 +149,17 @@ def test_spent_budget_begins_nothing_new():
     assert main(["bench", *arguments, "--json", "r.json"]) == 0
     found = json.loads(Path("r.json").read_text())
     assert [(row["n"], row["phi"]) for row in found["rows"]] == [(8, 1.0)]
-    assert [x["shape"] for x in found["left_out"]] == ["8, phi = 2", "9"]
+    assert {x["shape"] for x in found["left_out"]} == {"8, phi = 2", "9", "rounds from 2 on"}
     assert all("budget" in x["cause"] for x in found["left_out"])
 
 
 def test_budget_shortens_turns():
-    turn = measure.Deadline(measure.Effort(seconds=0.1, rounds=5, budget=60)).turn(0.5, 100)
+    variants = [Variant(lambda: None)] * 100
+    turn = measure.Deadline(measure.Effort(seconds=0.1, rounds=5, budget=60)).turn(0.5, variants)
     assert 0.03 < turn < 0.5 * 60 / (1.5 * 100 * 5) + 1e-9
-    assert measure.Deadline(measure.Effort(seconds=0.1, rounds=5)).turn(0.5, 100) == 0.1
+    assert measure.Deadline(measure.Effort(seconds=0.1, rounds=5)).turn(0.5, variants) == 0.1
+    long = [Variant(lambda: None, seconds=10.0)]
+    assert measure.Deadline(measure.Effort(seconds=0.1, rounds=5, budget=60)).turn(0.5, variants + long) < turn
 
 
 @pytest.mark.parametrize(
@@ -203,6 +209,65 @@ def test_every_variant_takes_every_turn():
     take_turns(variants, seconds=1e-6, rounds=4)
     assert all(len(variant.ms) == 4 and min(variant.ms) > 0 for variant in variants)
     assert set(calls) == {0, 1, 2}
+
+
+def test_a_pause_does_not_move_a_turn():
+    pauses = iter([0.0] * 7 + [0.05] + [0.0] * 100)
+    variant = Variant(lambda: time.sleep(0.002 + next(pauses)), wait=lambda x: x)
+    Turn(variant, samples=8, calls=1, long=False).take()
+    assert 2 <= variant.ms[0] < 5
+
+
+def test_the_plan_of_a_turn():
+    def turn(one, seconds, known=0.0):
+        calls = []
+        variant = Variant(lambda: calls.append(time.sleep(one)), wait=lambda x: x, seconds=known)
+        return Turn.of(variant, seconds), len(calls)
+
+    short, _ = turn(0.0002, 0.05)
+    assert not short.long and 1 < short.calls <= 16 and short.samples * short.calls > 50
+    long, calls = turn(0.01, 0.001)
+    assert (long.samples, long.calls, long.long, calls) == (1, 1, True, 2)
+    known, calls = turn(0.01, 0.001, known=1.0)
+    assert known.long and calls == 0
+
+
+@pytest.mark.parametrize(("n", "cut"), [(1, 0), (2, 0), (3, 0), (6, 0), (8, 0), (9, 1), (12, 2)])
+def test_interval_of_a_median(n, cut):
+    """Against all the ways in which n values lie below and above the true median."""
+    assert interval(list(range(n, 0, -1))) == (1 + cut, n - cut)
+    below = [ways.bit_count() for ways in range(2**n)]
+    covered, narrower = (sum(x < count < n - x for count in below) / 2**n for x in (cut, cut + 1))
+    assert cut == 0 or covered >= 0.95
+    assert narrower < 0.95
+
+
+def test_too_long_products_are_left_out():
+    arguments = ["--sizes", "16", "32", "--phi", "1", "--methods", "fast(5)", *QUICK, "--longest", "1e-9"]
+    assert main(["bench", *arguments, "--json", "r.json"]) == 0
+    found = json.loads(Path("r.json").read_text())
+    assert {row["n"] for row in found["rows"]} == {16}
+    assert {(x["method"], x["shape"]) for x in found["left_out"]} == {
+        (name, "32, phi = 1") for name in ("native native", "fast moduli(5)")
+    }
+    assert all("--longest" in x["cause"] for x in found["left_out"])
+
+
+def test_what_fails_while_timed_takes_no_further_turn(monkeypatch):
+    plan, planned = Turn.of, []
+
+    def failing(variant, seconds):
+        planned.append(variant)
+        if len(planned) == 3:  # after the INT8 and the native product
+            raise jax.errors.JaxRuntimeError("out of memory")
+        return plan(variant, seconds)
+
+    monkeypatch.setattr(Turn, "of", failing)
+    arguments = ["--sizes", "8", "--phi", "1", "--methods", "fast(5)", "grouped(5)", *QUICK]
+    assert main(["bench", *arguments, "--json", "r.json"]) == 0
+    found = json.loads(Path("r.json").read_text())
+    assert [row["method"] for row in found["rows"] if row["ms"] is None] == ["fast"]
+    assert [x["cause"] for x in found["left_out"]] == ["its times: out of memory"]
 
 
 # The reference, against exact integers.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from .results import Results, Row
 
 LEAST = 0.05
-"""What a time moves by from run to run however little it spreads within one: a card at its power limit is slower or
-faster by what it ran before."""
+"""What a time may move by from run to run however little it spreads within one: clocks and voltages of a card at its
+power limit follow its temperature, and the host's caches and memory are laid out anew in every process."""
 
 KEY = ("method", "contract", "m", "n", "k", "batch", "dtype", "phi")
 

@@ -40,6 +40,20 @@ _NON_BLOCKING_STREAM = 1
 _EVENT_WITHOUT_TIMING = 2
 
 
+class _Workspace:
+    """One for all products, as large as the largest needs: they never run at the same time."""
+
+    array: Array | None = None
+    at: int = 0
+
+    @classmethod
+    def reserve(cls, size: int) -> None:
+        if cls.array is None or cls.array.size < size:
+            cls.array = None
+            cls.array = jax.block_until_ready(jnp.zeros(size, jnp.uint8))
+            cls.at = _pointer(cls.array).value or 0
+
+
 class Emulation:
     """The emulated product of one shape with ``bits`` mantissa bits, or with as many as cuBLAS chooses.
 
@@ -53,10 +67,11 @@ class Emulation:
         self._shape, self._bits = shape, bits
         self.slices = None if bits is None else _slices(bits)
         self.workspace_bytes = _workspace_bytes(shape, MAX_BITS if bits is None else bits)
-        self._workspace = jnp.zeros(self.workspace_bytes, jnp.uint8)
+        _Workspace.reserve(self.workspace_bytes)
+        self._workspace_at = 0
         self._retained = jnp.full(1, -1, jnp.int32)
         self._c = jnp.zeros((*shape.lhs[:-1], shape.n))
-        jax.block_until_ready((self._workspace, self._retained, self._c))
+        jax.block_until_ready((self._retained, self._c))
 
         stream = c_void_p()
         driver.call("cuStreamCreate", byref(stream), c_int(_NON_BLOCKING_STREAM))
@@ -70,8 +85,7 @@ class Emulation:
     def _create(self) -> c_void_p:
         handle = c_void_p()
         self._call("cublasCreate_v2", byref(handle))
-        self._call("cublasSetStream_v2", handle, self._stream)  # takes away a workspace set before
-        self._call("cublasSetWorkspace_v2", handle, _pointer(self._workspace), c_size_t(self.workspace_bytes))
+        self._call("cublasSetStream_v2", handle, self._stream)
         self._call("cublasSetEmulationStrategy", handle, c_int(_STRATEGY_EAGER))
         control = _MANTISSA_DYNAMIC if self._bits is None else _MANTISSA_FIXED
         self._call("cublasSetFixedPointEmulationMantissaControl", handle, c_int(control))
@@ -86,6 +100,10 @@ class Emulation:
 
     def dispatch(self, a: Array, b: Array) -> c_void_p:
         """Start the product; returns the event at its end."""
+        if self._workspace_at != _Workspace.at:
+            self._workspace_at = _Workspace.at
+            size = c_size_t(self.workspace_bytes)
+            self._call("cublasSetWorkspace_v2", self._handle, c_void_p(self._workspace_at), size)
         # Row-major C = A B is column-major C^T = B^T A^T.
         one, zero, shape = c_double(1), c_double(0), self._shape
         m, n, k = c_int(shape.m), c_int(shape.n), c_int(shape.k)

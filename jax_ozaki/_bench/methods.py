@@ -62,9 +62,6 @@ class Method:
         """The product, complete."""
         return self.result(self.wait(self.call(a, b)))
 
-    def variant(self, a: Array, b: Array) -> Variant:
-        return Variant(partial(self.call, a, b), wait=self.wait)
-
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -103,7 +100,7 @@ def _under_contract(name: str, contract: Contract, shape: Shape) -> Method:
     if not contract.certified:
         return _compiled(name, promise, multiply, shape, facts)
 
-    moduli = jax.jit(lambda a, b: multiply(a, b, return_report=True)[1].moduli)
+    moduli = _program(lambda a, b: multiply(a, b, return_report=True)[1].moduli, shape)
 
     def found(a: Array, b: Array) -> Facts:
         return {"moduli": int(moduli(a, b))}
@@ -174,11 +171,15 @@ def _compiled(
     compiler_options: dict[str, Any] | None = None,
     **more: Any,
 ) -> Method:
-    operands = (jax.ShapeDtypeStruct(size, shape.dtype) for size in (shape.lhs, shape.rhs))
-    program = jax.jit(function).lower(*operands).compile(compiler_options)
+    program = _program(function, shape, compiler_options)
     memory = program.memory_analysis()
     workspace = None if memory is None else int(memory.temp_size_in_bytes)
     return Method(name, promise, program, workspace, facts, **more)
+
+
+def _program(function: Callable[..., Any], shape: Shape, compiler_options: dict[str, Any] | None = None) -> Any:
+    operands = (jax.ShapeDtypeStruct(size, shape.dtype) for size in (shape.lhs, shape.rhs))
+    return jax.jit(function).lower(*operands).compile(compiler_options)
 
 
 KINDS: dict[str, Kind] = {

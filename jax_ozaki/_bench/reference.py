@@ -22,8 +22,8 @@ from jax import Array
 FULL_ROWS = 2048
 """Rows of a product, over its batch, up to which all are compared."""
 
-SAMPLED_ROWS = 256
-"""Of larger products: enough to meet every tile of 128 rows up to 32768."""
+SAMPLED_ROWS = 128
+"""Of larger products: enough to meet every tile of 128 rows up to 16384."""
 MAX_SLICES = 24
 UNIT = 2.0**-53
 

@@ -1,7 +1,8 @@
 """Times of programs under sustained load, and the state of the GPU meanwhile.
 
-A GPU at its power limit runs a program faster or slower by what ran before it. So variants take turns in a
-new random order each round; a turn warms up, then dispatches calls back to back and waits once, at its end.
+A GPU at its power limit runs a program faster or slower by what ran before it, so variants take turns in a new random
+order each round. In a turn calls follow one another without a gap, the first third of them to warm up. Its value is the
+median over samples of a few calls, which a pause of the host does not move.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ import statistics
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
+from threading import Thread
 from typing import Any
 
 import jax
 
-IN_FLIGHT = 6
-"""Calls dispatched ahead: enough that the GPU never waits, few enough that their results fit."""
+IN_FLIGHT = 32
+"""Calls dispatched ahead at most, which is what XLA's CUDA client takes: enough that the GPU never waits for one of them."""
+SAMPLES = 10
+"""Of a turn, unless a tenth of it holds more than IN_FLIGHT / 2 calls, or less than one."""
+KNOWN = 20
+"""A call that takes so many turns needs no measurement to plan its own."""
+CONFIDENCE = 0.95
 
 
 @dataclass
@@ -31,43 +39,88 @@ class Variant:
     products: int = 1
     """The calls of the timed function in one call of the program."""
     wait: Callable[[Any], Any] = jax.block_until_ready
+    seconds: float = 0.0
+    """What an earlier call took, where there was one."""
     ms: list[float] = field(default_factory=list)
-    """Milliseconds a product, one value a round."""
+    """Milliseconds a product, one value a turn."""
 
     @property
     def median(self) -> float:
         return statistics.median(self.ms)
 
-    def run(self, calls: int) -> float:
-        """Seconds of ``calls`` calls, back to back."""
+    @property
+    def spread(self) -> float:
+        """Width of the interval that holds the true median, relative to the median."""
+        low, high = interval(self.ms)
+        return (high - low) / self.median
+
+    def run(self, samples: int, calls: int = 1) -> list[float]:
+        """Seconds a call in each of ``samples`` samples of ``calls`` calls, all of them back to back."""
+        ends = [time.perf_counter()]
         pending: deque[Any] = deque()
-        start = time.perf_counter()
-        for _ in range(calls):
-            if len(pending) == IN_FLIGHT:
+        for i in range(samples + 1):
+            if i < samples:
+                for _ in range(calls):
+                    last = self.call()
+                pending.append(last)
+            if i > 0:  # one sample is on its way while the one before ends
                 self.wait(pending.popleft())
-            pending.append(self.call())
-        self.wait(pending[-1])
-        return time.perf_counter() - start
+                ends.append(time.perf_counter())
+        return [(end - start) / calls for start, end in pairwise(ends)]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the true median by order statistics, whatever the distribution of the values.
+
+    The innermost pair of values, equally far from both ends, that encloses it with a probability of CONFIDENCE; the
+    outermost one where there are too few values for that.
+    """
+    n = len(values)
+    outside = (2 * sum(math.comb(n, i) for i in range(cut + 1)) / 2**n for cut in range(n // 2))
+    cut = max((cut for cut, share in enumerate(outside) if share <= 1 - CONFIDENCE), default=0)
+    ordered = sorted(values)
+    return ordered[cut], ordered[n - 1 - cut]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """So many samples of so many calls each, after half as many samples to warm up."""
+
+    variant: Variant
+    samples: int
+    calls: int
+    long: bool
+    """Whether one call takes longer than the turn was meant to: it is the only one then, and nothing warms up."""
+
+    @staticmethod
+    def of(variant: Variant, seconds: float) -> Turn:
+        """Plan a turn of ``seconds``, by a few calls where it is not known already how long they take."""
+
+        def calls() -> int:
+            return max(1, min(IN_FLIGHT // 2, int(seconds / SAMPLES / one)))
+
+        one = variant.seconds
+        if one < KNOWN * seconds:
+            variant.run(1)  # compiles
+            (one,) = variant.run(1)
+            if one < seconds:
+                one = statistics.median(variant.run(4, calls()))
+        return Turn(variant, max(1, round(seconds / (calls() * one))), calls(), long=one >= seconds)
+
+    def take(self) -> None:
+        warm_up = self.samples // 2
+        timed = self.variant.run(warm_up + self.samples, self.calls)[warm_up:]
+        self.variant.ms.append(1e3 * statistics.median(timed) / self.variant.products)
 
 
 def take_turns(variants: list[Variant], *, seconds: float, rounds: int) -> None:
-    """Time every variant ``rounds`` times for ``seconds``, each after half of that to warm up.
-
-    A variant of which one call takes longer is called once, and not to warm up.
-    """
-    calls = {}
-    for i, variant in enumerate(variants):
-        variant.run(1)  # compiles
-        one = variant.run(1)
-        few = math.ceil(seconds / 5 / one)
-        calls[i] = math.ceil(seconds * few / variant.run(few)) if one < seconds else 1
-    order, shuffle = list(calls), random.Random(0).shuffle
+    """Time every variant ``rounds`` times for ``seconds``."""
+    turns = [Turn.of(variant, seconds) for variant in variants]
+    shuffle = random.Random(0).shuffle
     for _ in range(rounds):
-        shuffle(order)
-        for i in order:
-            if warm_up := calls[i] // 2:
-                variants[i].run(warm_up)
-            variants[i].ms.append(1e3 * variants[i].run(calls[i]) / calls[i] / variants[i].products)
+        shuffle(turns)
+        for turn in turns:
+            turn.take()
 
 
 def query_gpu(*names: str) -> list[str]:
@@ -83,36 +136,42 @@ def query_gpu(*names: str) -> list[str]:
 class Watch:
     """Samples power and clock in the background of a ``with`` block."""
 
-    process: subprocess.Popen[str] | None = None
-
     def __enter__(self) -> Watch:
+        self._samples: list[tuple[float, float, float]] = []
+        self._process: subprocess.Popen[str] | None = None
         query = "--query-gpu=power.draw,clocks.sm"
-        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0", "-lms", "100"]
+        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0", "-lms", "250"]
         with suppress(OSError):  # no NVIDIA driver
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            self._reader = Thread(target=self._read, args=(self._process.stdout,))
+            self._reader.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.power_w: list[float] = []
-        self.sm_mhz: list[float] = []
-        if self.process is None:
-            return
-        self.process.terminate()
-        for line in self.process.communicate()[0].splitlines():
-            try:
+    def _read(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            with suppress(ValueError):  # the last line may be cut off
                 power, clock = map(float, line.split(","))
-            except ValueError:  # the last line may be cut off
-                continue
-            self.power_w.append(power)
-            self.sm_mhz.append(clock)
+                self._samples.append((time.monotonic(), power, clock))
 
-    def summary(self) -> dict[str, float]:
-        """Median power, and the clock's median and range."""
-        if not self.sm_mhz:
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._reader.join()
+
+    def summary(self, spans: Sequence[tuple[float, float]] | None = None) -> dict[str, float]:
+        """Median power, and the clock's median and range, within some spans of time.monotonic or all the time."""
+        found = [(power, clock) for at, power, clock in self._samples if spans is None or _within(at, spans)]
+        if not found:
             return {}
+        power_w, sm_mhz = zip(*found, strict=True)
         return {
-            "power_w": statistics.median(self.power_w),
-            "sm_mhz": statistics.median(self.sm_mhz),
-            "sm_mhz_min": min(self.sm_mhz),
-            "sm_mhz_max": max(self.sm_mhz),
+            "power_w": statistics.median(power_w),
+            "sm_mhz": statistics.median(sm_mhz),
+            "sm_mhz_min": min(sm_mhz),
+            "sm_mhz_max": max(sm_mhz),
         }
+
+
+def _within(at: float, spans: Sequence[tuple[float, float]]) -> bool:
+    return any(start <= at <= end for start, end in spans)

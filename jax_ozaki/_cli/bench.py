@@ -18,7 +18,7 @@ import jaxlib
 
 from jax_ozaki import _ffi
 from jax_ozaki._bench import cublas, methods, results, tables
-from jax_ozaki._bench.measure import Effort, measure
+from jax_ozaki._bench.measure import Effort, measure, steps
 from jax_ozaki._bench.operands import Shape
 from jax_ozaki._bench.timing import query_gpu
 from jax_ozaki._bench.unavailable import Unavailable
@@ -66,7 +66,19 @@ def add_parser(subparsers: Any) -> None:
         default=0.05,
         help="of a turn, after half of that to warm up (default: %(default)s)",
     )
-    parser.add_argument("--rounds", type=_positive, default=3, help="turns of each method (default: %(default)s)")
+    parser.add_argument(
+        "--rounds",
+        type=_positive,
+        default=9,
+        help="turns of each method; a product that takes longer than a turn has a third of them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--longest",
+        type=_duration,
+        default=4.0,
+        metavar="S",
+        help="leave a method out where a product would take longer, as told from the shape before (default: %(default)s)",
+    )
     parser.add_argument(
         "--budget-seconds",
         type=_duration,
@@ -89,12 +101,13 @@ def main(args: argparse.Namespace) -> int:
     extents = [*((n, n, n) for n in sizes), *args.shapes]
     shapes = [Shape(m, n, k, args.batch, args.dtype) for m, n, k in extents]
     phis = list(dict.fromkeys(args.phi))
-    effort = Effort(args.seconds, args.rounds, args.budget_seconds)
+    effort = Effort(args.seconds, args.rounds, args.longest, args.budget_seconds)
     meta = _meta(args)
 
-    with Progress(len(shapes) * len(phis)) as progress:
+    with Progress(steps(shapes, phis, effort)) as progress:
         try:
             for outcome in measure(chosen, shapes, phis, effort, progress):
+                meta["spent_s"] = outcome.spent
                 if args.json is not None:
                     with replacing(args.json) as file:
                         file.write(results.encode(meta, outcome.rows, outcome.left_out))
