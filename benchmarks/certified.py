@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,27 @@ FEW_BITS = {
 }
 
 
+native = jax.jit(jnp.dot)
+
+
+@cache
+def program(contract: Contract) -> Callable[..., Array]:
+    """Compiled once a size, whatever the data."""
+    return jax.jit(partial(jo.dot, contract=contract))
+
+
+@jax.jit
+def reported(a: Array, b: Array) -> jo.Report:
+    return jo.dot(a, b, contract=CERTIFIED, return_report=True)[1]
+
+
 def measure(name: str, operands: Pair, contracts: list[Contract], options: argparse.Namespace) -> Any:
     """One row: times of every contract, and what the certified one did."""
-    products = [jax.jit(partial(jo.dot, contract=contract)) for contract in contracts]
-    variants = {str(c): Variant(partial(p, *operands)) for c, p in zip(contracts, products, strict=True)}
-    variants["jnp.dot"] = Variant(partial(jax.jit(jnp.dot), *operands))
+    variants = {str(contract): Variant(partial(program(contract), *operands)) for contract in contracts}
+    variants["jnp.dot"] = Variant(partial(native, *operands))
     with Watch() as watch:
         take_turns(list(variants.values()), seconds=options.seconds, rounds=options.rounds)
-    report = jax.jit(lambda a, b: jo.dot(a, b, contract=CERTIFIED, return_report=True)[1])(*operands)
+    report = reported(*operands)
     n, ms = len(operands[0]), {key: variant.median for key, variant in variants.items()}
     certified = ms[str(CERTIFIED)]
     return {
@@ -132,8 +145,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 def few_bits(n: int) -> dict[str, int]:
     """The moduli that the first rung multiplies, by the kind of elements."""
-    report = jax.jit(lambda a, b: jo.dot(a, b, contract=CERTIFIED, return_report=True)[1].moduli)
-    return {name: int(report(*make(n))) for name, make in FEW_BITS.items()}
+    return {name: int(reported(*make(n)).moduli) for name, make in FEW_BITS.items()}
 
 
 def parse() -> argparse.Namespace:
