@@ -62,7 +62,12 @@ class enable:
         self._entered.pop().__exit__(*exception)
 
     def explain(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-        """What becomes of each product of ``fn(*args, **kwargs)`` in the block; computes none of them."""
+        """What becomes of each product of ``fn(*args, **kwargs)`` in the block; computes none of them.
+
+        Raises TypeError for an ``fn`` that cannot be called.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn={fn!r}: a function is needed.")
         return explain_program(settings(*self._switch), fn, *args, reaches_lowering=True, **kwargs)
 
 

@@ -14,6 +14,7 @@ from . import _complex, _field, _quantize, _reference, _rungs
 from ._certify import certify
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups, extents, groups
+from ._prepare import Prepared
 from ._report import report
 from ._rewrite import product_of_parts
 
@@ -34,22 +35,26 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
     Complex operands are explained by the float64 product that theirs comes down to, if it does.
 
     Arguments:
-        a: float64 or complex128 of shape (m, k) or (k,).
-        b: float64 or complex128 of shape (k, n) or (k,).
+        a: of shape (m, k) or (k,), float64 or complex128 like b; one of the two may be narrower.
+        b: of shape (k, n) or (k,).
         contract: the default contract if None.
 
     Raises:
-        TypeError: an operand is traced, or neither float64 nor complex128.
+        TypeError: an operand is traced or prepared, or neither is float64 or complex128.
         ValueError: the shapes do not multiply, or the contract cannot be kept for this k.
     """
     contract = resolve(contract)
     for name, operand in (("a", a), ("b", b)):
         if isinstance(operand, jax.core.Tracer):
             raise TypeError(f"{name} is traced: what limits a product is read on the host, outside jit, vmap and grad.")
+        if isinstance(operand, Prepared):
+            raise TypeError(f"{name} is prepared: its array, {name}.array, under {operand.contract} is explained.")
     arrays = [jnp.asarray(x) for x in (a, b)]
+    if all(x.dtype not in _field.DTYPES for x in arrays):
+        dtypes = " and ".join(x.dtype.name for x in arrays)
+        raise TypeError(f"a and b have dtypes {dtypes}: one of them has to be float64 or complex128 to be emulated.")
+    arrays = [_widened(x) for x in arrays]
     for name, x in zip("ab", arrays, strict=True):
-        if x.dtype not in _field.DTYPES:
-            raise TypeError(f"{name} has dtype {x.dtype}: float64 and complex128 are explained.")
         if x.ndim not in (1, 2):
             raise ValueError(f"{name} has shape {x.shape}: one or two axes are needed.")
     lhs, rhs = jnp.atleast_2d(arrays[0]), arrays[1] if arrays[1].ndim == 2 else arrays[1][:, None]
@@ -67,6 +72,14 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
     if any(special):
         lines.append(f"{special[0]} rows and {special[1]} columns hold NaN or Inf: their outputs are classified.")
     return "\n".join(lines)
+
+
+def _widened(x: Array) -> Array:
+    """A narrower operand as it enters an emulated product."""
+    if x.dtype in _field.DTYPES:
+        return x
+    with jax.enable_x64(True):
+        return x.astype(jnp.complex128 if jnp.iscomplexobj(x) else jnp.float64)
 
 
 class _Product(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ class Prepared:
 
     array: Array
     """float64 or complex128, [*stack, m, k] for side "lhs", [*stack, k, n] for side "rhs"."""
-    quantized: Quantized
+    quantized: Quantized = field(repr=False)
     side: Side
     contract: Contract
     moduli: int

@@ -1,6 +1,5 @@
 """jo.explain: what limits a given product, in words; complex ones by the float64 product that theirs comes down to."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -79,5 +78,15 @@ def test_a_real_and_a_complex_operand(side):
 
 
 def test_other_dtypes():
-    with pytest.raises(TypeError, match="a has dtype complex64"):
-        jo.explain(jnp.ones((2, 2), jnp.complex64), np.ones((2, 2)))
+    a, b = np.full((2, 3), 0.5), np.full((3, 4), 1 / 3)
+    for dtype in (np.float32, np.int8):
+        assert jo.explain(a.astype(dtype), b) == jo.explain(a.astype(dtype).astype(float), b)
+    assert "16 of 16 parts" in jo.explain(a, b.astype(np.complex64) * (1 + 1j))
+    with pytest.raises(TypeError, match="float32 and int32: one of them has to be float64"):
+        jo.explain(a.astype(np.float32), b.astype(np.int32))
+
+
+def test_prepared_operands_are_named():
+    prepared = jo.prepare(np.ones((2, 3)), contract=Contract.moduli(9))
+    with pytest.raises(TypeError, match=r"a is prepared: its array, a\.array, under moduli\(9\)"):
+        jo.explain(prepared, np.ones((3, 2)))

@@ -54,7 +54,9 @@ def test_reasons():
 
 
 def test_explicit_products_are_emulated():
-    assert jo.emulate(lambda a, b: jo.dot(a, b), min_size=100).explain(A, B).emulated == 1
+    explanation = jo.emulate(lambda a, b: jo.dot(a, b), min_size=100).explain(A, B)
+    assert explanation.emulated == 1
+    assert __file__.rsplit("/", 1)[-1] in explanation.products[0].where
 
 
 def test_shapes_are_enough():
@@ -86,6 +88,8 @@ def test_enable_leaves_none():
     assert (explanation.emulated, explanation.native) == (2, 0)
     explanation = jo.enable(min_size=100).explain(hidden, A)
     assert (explanation.emulated, explanation.native) == (0, 2)
+    with pytest.raises(TypeError, match="fn=3: a function is needed"):
+        jo.enable().explain(3, A)
 
 
 def test_products_that_emulate_reaches_at_lowering():

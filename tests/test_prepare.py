@@ -215,6 +215,7 @@ def test_tree():
     assert jax.tree.structure(lhs(A)) == structure
     assert jax.tree.structure(rhs(A)) != structure
     assert (prepared.shape, prepared.ndim, prepared.dtype) == (A.shape, 2, A.dtype)
+    assert "side='lhs'" in repr(prepared) and "residues" not in repr(prepared)
 
 
 @pytest.mark.parametrize(
