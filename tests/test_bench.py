@@ -149,7 +149,7 @@ def test_spent_budget_begins_nothing_new():
     assert main(["bench", *arguments, "--json", "r.json"]) == 0
     found = json.loads(Path("r.json").read_text())
     assert [(row["n"], row["phi"]) for row in found["rows"]] == [(8, 1.0)]
-    assert {x["shape"] for x in found["left_out"]} == {"8, phi = 2", "9", "rounds from 2 on"}
+    assert {x["shape"] for x in found["left_out"]} == {"8", "8, phi = 2", "9", "rounds from 2 on"}
     assert all("budget" in x["cause"] for x in found["left_out"])
 
 
@@ -305,9 +305,12 @@ def test_errors_are_those_of_exact_arithmetic():
 
 
 def test_large_products_are_sampled(monkeypatch):
-    monkeypatch.setattr(reference, "FULL_ROWS", 30)
+    monkeypatch.setattr(reference, "FULL", 30)
     monkeypatch.setattr(reference, "SAMPLED_ROWS", 5)
     a, b = operands(Shape(31, 4, 9), 0.5)
+    of = reference.Reference(b.T, a.T)
+    assert of.rows == slice(None) and of.columns.tolist()[:3] == [0, 1, 2] and of.columns.tolist()[-2:] == [28, 30]
+    assert of.high.shape == (4, 30)
     of = reference.Reference(a, b)
     assert of.rows.tolist() == [0, 7, 15, 22, 30] and of.high.shape == (5, 4)
     c = jnp.matmul(a, b)

@@ -41,17 +41,27 @@ _EVENT_WITHOUT_TIMING = 2
 
 
 class _Workspace:
-    """One for all products, as large as the largest needs: they never run at the same time."""
+    """One for all products, as large as any has needed: they never run at the same time."""
 
     array: Array | None = None
+    size: int = 0
     at: int = 0
 
     @classmethod
-    def reserve(cls, size: int) -> None:
-        if cls.array is None or cls.array.size < size:
-            cls.array = None
+    def reserve(cls, size: int) -> int:
+        """The address of at least so many bytes."""
+        if cls.size < size:
+            cls.release()
             cls.array = jax.block_until_ready(jnp.zeros(size, jnp.uint8))
-            cls.at = _pointer(cls.array).value or 0
+            cls.size, cls.at = size, _pointer(cls.array).value or 0
+        return cls.at
+
+    @classmethod
+    def release(cls) -> None:
+        cls.array, cls.size = None, 0
+
+
+release_workspace = _Workspace.release
 
 
 class Emulation:
@@ -67,7 +77,6 @@ class Emulation:
         self._shape, self._bits = shape, bits
         self.slices = None if bits is None else _slices(bits)
         self.workspace_bytes = _workspace_bytes(shape, MAX_BITS if bits is None else bits)
-        _Workspace.reserve(self.workspace_bytes)
         self._workspace_at = 0
         self._retained = jnp.full(1, -1, jnp.int32)
         self._c = jnp.zeros((*shape.lhs[:-1], shape.n))
@@ -100,8 +109,8 @@ class Emulation:
 
     def dispatch(self, a: Array, b: Array) -> c_void_p:
         """Start the product; returns the event at its end."""
-        if self._workspace_at != _Workspace.at:
-            self._workspace_at = _Workspace.at
+        if self._workspace_at != (at := _Workspace.reserve(self.workspace_bytes)):
+            self._workspace_at = at
             size = c_size_t(self.workspace_bytes)
             self._call("cublasSetWorkspace_v2", self._handle, c_void_p(self._workspace_at), size)
         # Row-major C = A B is column-major C^T = B^T A^T.

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from . import cublas
 from .methods import LeftOut, Method, make
 from .operands import Shape, operands
 from .reference import Reference
@@ -153,10 +154,14 @@ def measure(
                     progress(done + i, f"{group}, round {i + 1}")
                     group.round(i, order, watch, outcome)
             yield outcome
+    cublas.release_workspace()  # stages hold all that goes between them
     for group in groups:
+        if deadline.passed():
+            outcome.leave_out("stages", _spent(effort), str(group))
+            continue
         progress(done + effort.rounds, f"{group}, stages")
         with outcome.phase("stages"):
-            group.time_stages(seconds, deadline, outcome)
+            group.time_stages(seconds, outcome)
     yield outcome
 
 
@@ -360,11 +365,11 @@ class _Group:
                     **state,
                 }
 
-    def time_stages(self, seconds: float, deadline: Deadline, outcome: Outcome) -> None:
+    def time_stages(self, seconds: float, outcome: Outcome) -> None:
         """Fill in the times of the stages, method by method: they hold every intermediate array."""
         for case in self.cases:
             for timed in case.timed:
-                if timed.method.stages is None or deadline.passed():
+                if timed.method.stages is None:
                     continue
                 with case.operands() as (a, b), _leaving_out(timed, case, outcome):
                     stages = timed.method.stages(a, b)

@@ -10,8 +10,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any, Literal
 
 import jax
@@ -142,13 +144,19 @@ def _contract(parameter: str, shape: Shape) -> Method:
     return _under_contract("contract", contract, shape)
 
 
+_tuning = Lock()
+"""Of programs whose INT8 products XLA times while it compiles them: one after the other, the second as the first."""
+
+
 def _pipeline(name: pipelines.Name, parameter: str, shape: Shape) -> Method:
     contract = _moduli(parameter)
     promise = of_contract(contract, shape.k)
     pipeline = pipelines.Pipeline.of(name, contract.modulus_count(shape.k), shape)
     facts = {"moduli": pipeline.moduli, "native_outputs": 0, "residual": False}
-    options, stages = pipeline.compiler_options, partial(pipeline.variants, pipeline.compiled())
-    return _compiled(name, promise, pipeline.product, shape, facts, options, stages=stages)
+    options = pipeline.compiler_options
+    with _tuning if options else nullcontext():
+        stages = partial(pipeline.variants, pipeline.compiled())
+        return _compiled(name, promise, pipeline.product, shape, facts, options, stages=stages)
 
 
 def _moduli(parameter: str) -> Contract:

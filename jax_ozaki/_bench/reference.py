@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-FULL_ROWS = 2048
-"""Rows of a product, over its batch, up to which all are compared."""
+FULL = 2048
+"""Rows of a product, over its batch, and columns up to which all are compared; a sample of so many columns beyond."""
 
 SAMPLED_ROWS = 128
-"""Of larger products: enough to meet every tile of 128 rows up to 16384."""
+"""Of more rows: enough to meet every tile of 128 up to 16384."""
 MAX_SLICES = 24
 UNIT = 2.0**-53
 
@@ -51,11 +51,13 @@ class Magnitudes:
 
 
 class Reference:
-    """The product of ``a`` and ``b``, [m, k] x [k, n] or batches of them: all its rows, or a sample of many."""
+    """The product of ``a`` and ``b``, [m, k] x [k, n] or batches of them: all its outputs, or a sample of many."""
 
     def __init__(self, a: Array, b: Array) -> None:
-        self.rows = _sample(a.shape[-2], a.size // (a.shape[-2] * a.shape[-1]))
-        a, b = jax.device_put((a[..., self.rows, :], b), _host())
+        rows, batch = a.shape[-2], a.size // (a.shape[-2] * a.shape[-1])
+        self.rows = _sample(rows, rows if rows * batch <= FULL else SAMPLED_ROWS // batch)
+        self.columns = _sample(b.shape[-1], FULL)
+        a, b = jax.device_put((a[..., self.rows, :], b[..., self.columns]), _host())
         bits = (53 - (a.shape[-1] - 1).bit_length()) // 2
         lhs, lhs_scale = _below_one(a, -1)
         rhs, rhs_scale = _below_one(b, -2)
@@ -88,7 +90,7 @@ class Reference:
         Those relative to |A||B| and to norm2(row) norm2(column) are in units of 2^-53; ``share`` is the largest
         share of its bound that an output takes.
         """
-        c = jax.device_put(c[..., self.rows, :], _host())
+        c = jax.device_put(c[..., self.rows, :][..., self.columns], _host())
         found = _errors(c, self.high, self.low, self.magnitudes, bound)
         return {name: float(value) for name, value in found.items()}
 
@@ -100,10 +102,11 @@ def _host() -> jax.Device:
         raise RuntimeError("The reference needs JAX's CPU platform, which JAX_PLATFORMS leaves out.") from None
 
 
-def _sample(rows: int, batch: int) -> slice | np.ndarray[Any, Any]:
-    if rows * batch <= FULL_ROWS:
+def _sample(size: int, count: int) -> slice | np.ndarray[Any, Any]:
+    """Indices from the first to the last, or all of them."""
+    if size <= count:
         return slice(None)
-    return np.linspace(0, rows - 1, min(rows, max(1, SAMPLED_ROWS // batch)), dtype=int)
+    return np.linspace(0, size - 1, max(1, count), dtype=int)
 
 
 @partial(jax.jit, static_argnums=1)

@@ -8,6 +8,7 @@ median over samples of a few calls, which a pause of the host does not move.
 from __future__ import annotations
 
 import math
+import os
 import random
 import statistics
 import subprocess
@@ -123,11 +124,16 @@ def take_turns(variants: list[Variant], *, seconds: float, rounds: int) -> None:
             turn.take()
 
 
+def _nvidia_smi(query: str, *options: str) -> list[str]:
+    """The command that prints properties of the GPU that jax calls the first."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", f"--id={first}", *options]
+
+
 def query_gpu(*names: str) -> list[str]:
     """Properties as nvidia-smi knows them; unknown where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "--id=0"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(_nvidia_smi(",".join(names)), capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return ["unknown"] * len(names)
     return [value.strip() for value in output.strip().split(",")]
@@ -139,8 +145,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self._samples: list[tuple[float, float, float]] = []
         self._process: subprocess.Popen[str] | None = None
-        query = "--query-gpu=power.draw,clocks.sm"
-        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0", "-lms", "250"]
+        command = _nvidia_smi("power.draw,clocks.sm", "-lms", "250")
         with suppress(OSError):  # no NVIDIA driver
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             self._reader = Thread(target=self._read, args=(self._process.stdout,))

@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--longest",
         type=_duration,
-        default=4.0,
+        default=1.8,
         metavar="S",
         help="leave a method out where a product would take longer, as told from the shape before (default: %(default)s)",
     )
