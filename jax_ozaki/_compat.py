@@ -78,6 +78,7 @@ __all__ = [
     "mlir",
     "module_products",
     "override_lowering",
+    "package_flags",
     "pvary_p",
     "register_lowering",
     "remat_p",
@@ -153,6 +154,13 @@ def add_call_constants(params: dict[str, Any], count: int) -> dict[str, Any]:
 def evaluate_eagerly(primitive: Primitive) -> None:
     """Give ``primitive`` the standard implementation: compile it alone and run it."""
     primitive.def_impl(partial(apply_primitive, primitive))
+
+
+@contextmanager
+def package_flags() -> Iterator[None]:
+    """The flags that the package's own arithmetic is traced under, whatever those of the program are."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def allow_partitioning(primitive: Primitive) -> None:

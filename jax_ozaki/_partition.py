@@ -12,7 +12,7 @@ from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ._compat import mesh_of_rules
+from ._compat import mesh_of_rules, package_flags
 from ._dimensions import Groups
 from ._shards import Shards
 
@@ -184,7 +184,7 @@ def _local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     def run(*arrays: Array) -> Any:
         # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again. And rules
         # run when the program is compiled, under whatever flag then.
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())), jax.enable_x64(True):
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())), package_flags():
             return fn(*arrays, **options)
 
     return run

@@ -27,6 +27,7 @@ from ._compat import (
     knows_mesh,
     mapped_sharding,
     mlir,
+    package_flags,
     register_lowering,
     transpose_source,
 )
@@ -282,7 +283,7 @@ def lower_stages(fn: Any, partition: Any, ctx: Any, *values: Any, multiple_resul
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in])
     # Statistics are int64, whatever the flag says outside the trace that made the operands. Products within the
     # stages are their own.
-    with jax.enable_x64(True), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
+    with package_flags(), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
         fn = partition(fn, whole_mesh=whole_mesh) if knows_mesh(ctx) else fn
         return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
 

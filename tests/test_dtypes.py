@@ -3,16 +3,20 @@
 import itertools
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
 import ladder_oracle
 import oracle
 from compiled import emulated, products
+from meshes import mesh, run
+from oracle import assert_same_bits
 
 DTYPES = [
     "bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -189,3 +193,17 @@ def test_float64_operands_of_mixed_products_with_x64_off():  # case 15
 def test_a_weak_float64_operand_leaves_a_float32_product_native():
     a, weak = jnp.ones((3, 4), jnp.float32), jnp.full((4, 5), 2.0)
     assert "ozaki" not in str(jax.make_jaxpr(jo.dot)(a, weak))
+
+
+@pytest.mark.parametrize("contract", ["componentwise(sqrt_k)", "exact", "mantissa(53)"])
+def test_strict_promotion_concerns_the_program(contract):
+    """Not the arithmetic within, on one device or on shards."""
+    contract = jo.Contract.parse(contract)
+    a = np.random.default_rng(0).standard_normal((8, 8))
+    expected = jo.dot(a, a, contract=contract)
+    with jax.numpy_dtype_promotion("strict"):
+        assert_same_bits(jo.dot(a, a, contract=contract), expected)
+        c, _ = run(partial(jo.dot, contract=contract), mesh(x=2), (P(None, "x"), P("x")), (a, a))
+        assert_same_bits(c, expected)
+        with pytest.raises(ValueError, match="promotion"):
+            jo.dot(a, jnp.asarray(a, jnp.float32), contract=contract)
