@@ -227,9 +227,11 @@ def test_the_plan_of_a_turn():
     short, _ = turn(0.0002, 0.05)
     assert not short.long and 1 < short.calls <= 16 and short.samples * short.calls > 50
     long, calls = turn(0.01, 0.001)
-    assert (long.samples, long.calls, long.long, calls) == (1, 1, True, 2)
-    known, calls = turn(0.01, 0.001, known=1.0)
+    assert (long.samples, long.calls, long.long, calls) == (1, 1, True, 3)
+    known, calls = turn(0.01, 0.001, known=1.5)
     assert known.long and calls == 0
+    paused, _ = turn(0.0002, 0.05, known=0.5)
+    assert not paused.long
 
 
 @pytest.mark.parametrize(("n", "cut"), [(1, 0), (2, 0), (3, 0), (6, 0), (8, 0), (9, 1), (12, 2)])

@@ -264,6 +264,8 @@ class _Case:
                 except (jax.errors.JaxRuntimeError, Unavailable) as error:  # out of memory, a status of cuBLAS
                     outcome.leave_out(title, error, str(self))
                     continue
+                if not self._first:  # the first call may have loaded kernels
+                    seconds = method.seconds(a, b)
                 pace.note(method, self.shape, self.phi, seconds)
                 outcome.rows.append(row)
                 self._time(method, row, seconds)

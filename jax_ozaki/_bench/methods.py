@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -63,6 +64,12 @@ class Method:
     def product(self, a: Array, b: Array) -> Array:
         """The product, complete."""
         return self.result(self.wait(self.call(a, b)))
+
+    def seconds(self, a: Array, b: Array) -> float:
+        """What one call takes, alone."""
+        start = time.perf_counter()
+        self.wait(self.call(a, b))
+        return time.perf_counter() - start
 
 
 @dataclass(frozen=True)

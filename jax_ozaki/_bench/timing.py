@@ -27,8 +27,8 @@ IN_FLIGHT = 32
 """Calls dispatched ahead at most, which is what XLA's CUDA client takes: enough that the GPU never waits for one of them."""
 SAMPLES = 10
 """Of a turn, unless a tenth of it holds more than IN_FLIGHT / 2 calls, or less than one."""
-KNOWN = 20
-"""A call that takes so many turns needs no measurement to plan its own."""
+PAUSE = 1.0
+"""Seconds of a call beyond which no pause of the host can have made it look long."""
 CONFIDENCE = 0.95
 
 
@@ -41,7 +41,7 @@ class Variant:
     """The calls of the timed function in one call of the program."""
     wait: Callable[[Any], Any] = jax.block_until_ready
     seconds: float = 0.0
-    """What an earlier call took, where there was one."""
+    """What an earlier call took, where there was one besides the first."""
     ms: list[float] = field(default_factory=list)
     """Milliseconds a product, one value a turn."""
 
@@ -95,17 +95,19 @@ class Turn:
 
     @staticmethod
     def of(variant: Variant, seconds: float) -> Turn:
-        """Plan a turn of ``seconds``, by a few calls where it is not known already how long they take."""
+        """Plan a turn of ``seconds``, by a few calls unless one is known to take long."""
 
         def calls() -> int:
             return max(1, min(IN_FLIGHT // 2, int(seconds / SAMPLES / one)))
 
         one = variant.seconds
-        if one < KNOWN * seconds:
+        if not one:
             variant.run(1)  # compiles
             (one,) = variant.run(1)
-            if one < seconds:
-                one = statistics.median(variant.run(4, calls()))
+        if one < PAUSE:
+            one = min(one, *variant.run(1))
+        if one < seconds:
+            one = statistics.median(variant.run(4, calls()))
         return Turn(variant, max(1, round(seconds / (calls() * one))), calls(), long=one >= seconds)
 
     def take(self) -> None:
