@@ -3,8 +3,8 @@
 import json
 import re
 import sys
-import time
 from fractions import Fraction
+from itertools import chain, repeat
 from pathlib import Path
 
 import jax
@@ -15,7 +15,7 @@ import pytest
 import jax_ozaki as jo
 import oracle
 from jax_ozaki.__main__ import main
-from jax_ozaki._bench import measure, methods, pipelines, promise, reference, results
+from jax_ozaki._bench import measure, methods, pipelines, promise, reference, results, timing
 from jax_ozaki._bench.operands import Shape, operands
 from jax_ozaki._bench.timing import Turn, Variant, interval, take_turns
 
@@ -211,27 +211,43 @@ def test_every_variant_takes_every_turn():
     assert set(calls) == {0, 1, 2}
 
 
-def test_a_pause_does_not_move_a_turn():
-    pauses = iter([0.0] * 7 + [0.05] + [0.0] * 100)
-    variant = Variant(lambda: time.sleep(0.002 + next(pauses)), wait=lambda x: x)
+@pytest.fixture
+def clocked(monkeypatch):
+    """Makes a program of which every call takes the next of the seconds given, the last one for ever."""
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def make(*seconds, known=0.0):
+        calls = chain(seconds, repeat(seconds[-1]))
+
+        def call():
+            now[0] += next(calls)
+
+        return Variant(call, wait=lambda x: x, seconds=known)
+
+    return make
+
+
+def test_a_pause_does_not_move_a_turn(clocked):
+    variant = clocked(*[0.002] * 7, 0.05, 0.002)
     Turn(variant, samples=8, calls=1, long=False).take()
-    assert 2 <= variant.ms[0] < 5
+    assert variant.ms == [pytest.approx(2)]
 
 
-def test_the_plan_of_a_turn():
-    def turn(one, seconds, known=0.0):
-        calls = []
-        variant = Variant(lambda: calls.append(time.sleep(one)), wait=lambda x: x, seconds=known)
-        return Turn.of(variant, seconds), len(calls)
-
-    short, _ = turn(0.0002, 0.05)
-    assert not short.long and 1 < short.calls <= 16 and short.samples * short.calls > 50
-    long, calls = turn(0.01, 0.001)
-    assert (long.samples, long.calls, long.long, calls) == (1, 1, True, 3)
-    known, calls = turn(0.01, 0.001, known=1.5)
-    assert known.long and calls == 0
-    paused, _ = turn(0.0002, 0.05, known=0.5)
-    assert not paused.long
+@pytest.mark.parametrize(
+    ("seconds", "known", "turn"),
+    [
+        ([0.0002], 0.0, (16, 16, False)),  # 16 calls are a sample
+        ([9, 0.002], 0.0, (12, 2, False)),  # the first call compiles
+        ([0.03], 0.0, (2, 1, False)),
+        ([0.06], 0.0, (1, 1, True)),
+        ([0.002], 0.5, (12, 2, False)),  # a pause made an earlier call look long
+        ([99], 1.5, (1, 1, True)),  # planned without a call
+    ],
+)
+def test_the_plan_of_a_turn(seconds, known, turn, clocked):
+    planned = Turn.of(clocked(*seconds, known=known), 0.05)
+    assert (planned.samples, planned.calls, planned.long) == turn
 
 
 @pytest.mark.parametrize(("n", "cut"), [(1, 0), (2, 0), (3, 0), (6, 0), (8, 0), (9, 1), (12, 2)])
