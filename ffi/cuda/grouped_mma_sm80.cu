@@ -49,27 +49,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       mma_sync::multiply<S, is_bytes(kKind), kKind != MmaOutput::kFlaggedSums>(
           operands, first_row, first_column, stages, modulus, position, acc);
 
-      // Epilogue.
+      // Epilogue. word(i, j, e) belongs to acc[i][j][e], where rhs rows are not permuted.
+      [[maybe_unused]] const auto store_words = [&](const auto& word) {
+        mma_sync::store_words<S>(position, first_row, first_column,
+                                 static_cast<uint32_t*>(args.output) + plane, args.m, args.np,
+                                 word);
+      };
       if constexpr (is_bytes(kKind)) {
         mma_sync::store_residues<S>(acc, position, first_row, first_column, weights, modulus,
                                     static_cast<uint8_t*>(args.output) + plane, args.m, args.np);
       } else if constexpr (kKind == MmaOutput::kFlaggedSums) {
-        uint32_t* const sums = static_cast<uint32_t*>(args.output) + plane;
-#pragma unroll
-        for (int i = 0; i < S::kFragmentsM; ++i) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int row = first_row + position.row(i, half);
-#pragma unroll
-            for (int j = 0; j < S::kFragmentsN; ++j) {
-              const int column = first_column + position.column(j);
-              if (row < args.m && column < args.np) {
-                *reinterpret_cast<uint2*>(sums + static_cast<size_t>(row) * args.np + column) =
-                    make_uint2(acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
-              }
-            }
-          }
-        }
+        store_words([&](int i, int j, int e) { return acc[i][j][e]; });
       } else if (part + 1 < moduli.count) {
 #pragma unroll
         for (int i = 0; i < S::kFragmentsM; ++i) {
@@ -83,29 +73,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       } else {
         uint32_t multiplier[kGroupSize];
         group_multipliers(args.constants, moduli, multiplier);
-        uint32_t* const y = static_cast<uint32_t*>(args.output) + plane;
-#pragma unroll
-        for (int i = 0; i < S::kFragmentsM; ++i) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int row = first_row + position.row(i, half);
-#pragma unroll
-            for (int j = 0; j < S::kFragmentsN; ++j) {
-              uint32_t pair[2];
-#pragma unroll
-              for (int e = 0; e < 2; ++e) {
-                const int byte = half * 2 + e;
-                const uint32_t last = epilogue_float(acc[i][j][byte], weights, modulus);
-                pair[e] = partial.join(i * S::kFragmentsN + j, byte, last, multiplier);
-              }
-              const int column = first_column + position.column(j);
-              if (row < args.m && column < args.np) {
-                *reinterpret_cast<uint2*>(y + static_cast<size_t>(row) * args.np + column) =
-                    make_uint2(pair[0], pair[1]);
-              }
-            }
-          }
-        }
+        store_words([&](int i, int j, int e) {
+          const uint32_t last = epilogue_float(acc[i][j][e], weights, modulus);
+          return partial.join(i * S::kFragmentsN + j, e, last, multiplier);
+        });
       }
     }
   }
@@ -154,17 +125,8 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
 
 Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
                        cudaStream_t stream) {
-  switch (kind) {
-    case MmaOutput::kResidues:
-      return launch<MmaOutput::kResidues>(arguments, shape, stream);
-    case MmaOutput::kPartialCrt:
-      return launch<MmaOutput::kPartialCrt>(arguments, shape, stream);
-    case MmaOutput::kFlaggedResidues:
-      return launch<MmaOutput::kFlaggedResidues>(arguments, shape, stream);
-    case MmaOutput::kFlaggedSums:
-      return launch<MmaOutput::kFlaggedSums>(arguments, shape, stream);
-  }
-  return Status("grouped_mma: not an output of mma.sync");
+  return with_constant(kind,
+                       [&](auto constant) { return launch<constant()>(arguments, shape, stream); });
 }
 
 }  // namespace ozaki

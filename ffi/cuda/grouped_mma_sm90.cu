@@ -362,17 +362,8 @@ Status wgmma_available(bool* available) {
 
 Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
                     cudaStream_t stream) {
-  switch (kind) {
-    case MmaOutput::kResidues:
-      return launch<MmaOutput::kResidues>(arguments, shape, stream);
-    case MmaOutput::kPartialCrt:
-      return launch<MmaOutput::kPartialCrt>(arguments, shape, stream);
-    case MmaOutput::kFlaggedResidues:
-      return launch<MmaOutput::kFlaggedResidues>(arguments, shape, stream);
-    case MmaOutput::kFlaggedSums:
-      return launch<MmaOutput::kFlaggedSums>(arguments, shape, stream);
-  }
-  return Status("grouped_mma: not an output of wgmma");
+  return with_constant(kind,
+                       [&](auto constant) { return launch<constant()>(arguments, shape, stream); });
 }
 
 }  // namespace ozaki

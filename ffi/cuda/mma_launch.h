@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "grouped_mma.h"
 #include "mma_constants.h"
@@ -58,6 +59,22 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
 
 // Whether the code loaded for the current device is sm_90a's: a build may lack it.
 Status wgmma_available(bool* available);
+
+// launch(kind), with the kind as a constant.
+template <typename Launch>
+Status with_constant(MmaOutput kind, const Launch& launch) {
+  switch (kind) {
+    case MmaOutput::kResidues:
+      return launch(std::integral_constant<MmaOutput, MmaOutput::kResidues>());
+    case MmaOutput::kPartialCrt:
+      return launch(std::integral_constant<MmaOutput, MmaOutput::kPartialCrt>());
+    case MmaOutput::kFlaggedResidues:
+      return launch(std::integral_constant<MmaOutput, MmaOutput::kFlaggedResidues>());
+    case MmaOutput::kFlaggedSums:
+      return launch(std::integral_constant<MmaOutput, MmaOutput::kFlaggedSums>());
+  }
+  return Status("grouped_mma: not a kind of output");
+}
 
 Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
                     cudaStream_t stream);

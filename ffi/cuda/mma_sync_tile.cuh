@@ -225,4 +225,27 @@ __device__ __forceinline__ void store_residues(const Accumulator<S>& acc,
   }
 }
 
+// Stores word(i, j, e), e < 4, of what belongs to acc[i][j][e] as words of y, [m, np]; rhs rows were
+// not permuted.
+template <typename S, typename Word>
+__device__ __forceinline__ void store_words(const Position<S>& position, int first_row,
+                                            int first_column, uint32_t* y, int m, int np,
+                                            const Word& word) {
+#pragma unroll
+  for (int i = 0; i < S::kFragmentsM; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + position.row(i, half);
+#pragma unroll
+      for (int j = 0; j < S::kFragmentsN; ++j) {
+        const uint2 pair = make_uint2(word(i, j, half * 2), word(i, j, half * 2 + 1));
+        const int column = first_column + position.column(j);
+        if (row < m && column < np) {
+          *reinterpret_cast<uint2*>(y + static_cast<size_t>(row) * np + column) = pair;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace ozaki::mma_sync
