@@ -53,15 +53,19 @@ __device__ __forceinline__ int rhs_row(int place) {
   return place / S::kWarpN * S::kWarpN + permuted_row<S::kColumns>(place % S::kWarpN);
 }
 
-// Where a thread's part of the output begins.
+// Where a thread's part of the output and its first pieces of a stage begin.
 template <typename S>
 struct Position {
   int lane, warp_m, warp_n;
+  uint32_t lhs_piece, rhs_piece;  // of the first 32 k
 
   __device__ __forceinline__ Position()
       : lane(threadIdx.x % 32),
         warp_m(threadIdx.x / 32 / S::kWarpsN),
-        warp_n(threadIdx.x / 32 % S::kWarpsN) {}
+        warp_n(threadIdx.x / 32 % S::kWarpsN),
+        lhs_piece(piece_offset(warp_m * S::kWarpM + lane % 16, lane / 16)),
+        rhs_piece(piece_offset(S::kBlockM + warp_n * S::kWarpN + lane % 8 + lane / 16 * 8,
+                               lane / 8 % 2)) {}
 
   // Of acc[i][j][2 half + e]: row(i, half), and column(j) + e where rhs rows are not permuted.
   __device__ __forceinline__ int row(int i, int half) const {
@@ -83,23 +87,21 @@ struct Fragments {
   uint32_t rhs[S::kFragmentsN / 2][4];
 
   __device__ __forceinline__ void load(uint32_t stage, const Position<S>& of, int k) {
-    const int row = of.warp_m * S::kWarpM + of.lane % 16;
-    const int column = S::kBlockM + of.warp_n * S::kWarpN + of.lane % 8 + of.lane / 16 * 8;
+    const uint32_t lhs_at = stage + (of.lhs_piece ^ k * 32),
+                   rhs_at = stage + (of.rhs_piece ^ k * 32);
 #pragma unroll
-    for (int i = 0; i < S::kFragmentsM; ++i) {
-      ptx::ldmatrix_x4(lhs[i], stage + i * 16 * 64 + piece_offset(row, k * 2 + of.lane / 16));
-    }
+    for (int i = 0; i < S::kFragmentsM; ++i) ptx::ldmatrix_x4(lhs[i], lhs_at + i * 16 * 64);
 #pragma unroll
-    for (int i = 0; i < S::kFragmentsN / 2; ++i) {
-      ptx::ldmatrix_x4(rhs[i], stage + i * 16 * 64 + piece_offset(column, k * 2 + of.lane / 8 % 2));
-    }
+    for (int i = 0; i < S::kFragmentsN / 2; ++i) ptx::ldmatrix_x4(rhs[i], rhs_at + i * 16 * 64);
   }
 
   __device__ __forceinline__ void multiply(Accumulator<S>& acc) const {
 #pragma unroll
     for (int i = 0; i < S::kFragmentsM; ++i) {
 #pragma unroll
-      for (int j = 0; j < S::kFragmentsN; ++j) {
+      for (int place = 0; place < S::kFragmentsN; ++place) {
+        // There and back: neighbours share a fragment, which is then read once.
+        const int j = i % 2 == 0 ? place : S::kFragmentsN - 1 - place;
         ptx::mma_m16n8k32(acc[i][j], lhs[i], rhs[j / 2][j % 2 * 2], rhs[j / 2][j % 2 * 2 + 1]);
       }
     }
@@ -122,36 +124,41 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
   const int slot = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
   const uint32_t destination = stages + piece_offset(slot, piece);
   const int k_tiles = (of.kp + S::kBlockK - 1) / S::kBlockK;
-  const size_t row_bytes = of.kp;
+  const uint32_t row_bytes = of.kp;
   const int lhs_row_0 = first_row + slot, rhs_row_0 = first_column + rhs_row<S, kPermuted>(slot);
-  const uint8_t* lhs = of.lhs + lhs_row_0 * row_bytes + piece * 16;
-  const uint8_t* rhs = of.rhs + rhs_row_0 * row_bytes + piece * 16;
+  const uint8_t* lhs = of.lhs + piece * 16;
+  const uint8_t* rhs = of.rhs + piece * 16;
+  int k_left = of.kp - piece * 16;
+  const auto next_stage = [](uint32_t stage) {
+    return stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
+  };
 
-  // Rows and pieces outside the operands arrive as zeros; nothing outside is read.
-  const auto copy_stage = [&](int k) {
-    const uint32_t to = destination + k % S::kStages * S::kStageBytes;
-    const bool inside = k * S::kBlockK + piece * 16 < of.kp;
+  // Pieces outside the operands arrive as zeros. Rows outside are the last one again: their outputs
+  // are not stored.
+  uint32_t to = 0;
+  const auto copy_stage = [&] {
+    const auto copy_row = [&](const uint8_t* operand, int row, int rows, int place) {
+      ptx::cp_async_16(destination + to + place * S::kBlockK,
+                       operand + static_cast<uint64_t>(min(row, rows - 1)) * row_bytes, k_left > 0);
+    };
 #pragma unroll
     for (int pass = 0; pass < S::kLhsPasses; ++pass) {
-      const int row = pass * S::kRowsPerPass;
-      const bool valid = inside && lhs_row_0 + row < of.m;
-      ptx::cp_async_16(to + row * 64, valid ? lhs + row * row_bytes : of.lhs, valid);
+      const int place = pass * S::kRowsPerPass;
+      copy_row(lhs, lhs_row_0 + place, of.m, place);
     }
 #pragma unroll
     for (int pass = 0; pass < S::kRhsPasses; ++pass) {
-      const int place = pass * S::kRowsPerPass, row = rhs_row<S, kPermuted>(place);
-      const bool valid = inside && rhs_row_0 + row < of.n;
-      ptx::cp_async_16(to + (S::kBlockM + place) * 64, valid ? rhs + row * row_bytes : of.rhs,
-                       valid);
+      const int place = pass * S::kRowsPerPass;
+      copy_row(rhs, rhs_row_0 + rhs_row<S, kPermuted>(place), of.n, S::kBlockM + place);
     }
-    lhs += S::kBlockK;
-    rhs += S::kBlockK;
+    lhs += S::kBlockK, rhs += S::kBlockK, k_left -= S::kBlockK;
+    to = next_stage(to);
   };
 
   __syncthreads();  // every warp has left the stages of the product before
 #pragma unroll
   for (int k = 0; k < S::kStages - 1; ++k) {
-    if (k < k_tiles) copy_stage(k);
+    if (k < k_tiles) copy_stage();
     ptx::cp_async_commit();
   }
   ptx::cp_async_wait<S::kStages - 2>();
@@ -167,18 +174,17 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
   }
   // The fragments of the next 32 k are loaded while the last ones are multiplied.
   Fragments<S> fragments[2];
+  uint32_t from = 0;
   fragments[0].load(stages, position, 0);
   for (int k = 0; k < k_tiles; ++k) {
-    const uint32_t stage = stages + k % S::kStages * S::kStageBytes;
-    fragments[1].load(stage, position, 1);
-    if (k + S::kStages - 1 < k_tiles) copy_stage(k + S::kStages - 1);
+    fragments[1].load(stages + from, position, 1);
+    if (k + S::kStages - 1 < k_tiles) copy_stage();
     ptx::cp_async_commit();
     fragments[0].multiply(acc);
     ptx::cp_async_wait<S::kStages - 2>();
     __syncthreads();
-    if (k + 1 < k_tiles) {
-      fragments[0].load(stages + (k + 1) % S::kStages * S::kStageBytes, position, 0);
-    }
+    from = next_stage(from);
+    fragments[0].load(stages + from, position, 0);  // after the last stage: anything, not used
     fragments[1].multiply(acc);
     if (kFolded && (k + 1) % (kKBlock / S::kBlockK) == 0 && k + 1 < k_tiles) {
 #pragma unroll
