@@ -148,7 +148,7 @@ def _spans(x: Array, groups: Groups, source: np.ndarray, contract: Contract, mod
     scale, table = np.asarray(found[0], np.int64), np.asarray(found[1])
     emax, lsb, rounded = table[:, 0], table[:, 1], table[:, 6]
     special = scale <= _reference.SCALE_INF
-    taken = np.where(rounded <= fewer.rounded, fewer.moduli, moduli) if fewer else np.full(rounded.shape, moduli)
+    taken = np.where(rounded <= fewer.most_rounded, fewer.moduli, moduli) if fewer else np.full(rounded.shape, moduli)
     return _Spans(emax - lsb, emax + np.where(special, 0, scale), special, source, taken)
 
 

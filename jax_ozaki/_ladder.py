@@ -197,7 +197,7 @@ def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int) -> Ar
     def largest(rows: Certified) -> Array:
         if not fewer:
             return _log_norm(rows, of_rounded).max(1)
-        few = rows.statistics[..., 6] <= fewer.rounded
+        few = rows.statistics[..., 6] <= fewer.most_rounded
         return _log_norm(rows, jnp.where(few, _log_bound(fewer.moduli) - 2, of_rounded)).max(1)
 
     return _fewest(largest(a) + largest(b), moduli)

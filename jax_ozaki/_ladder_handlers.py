@@ -148,8 +148,8 @@ def residue_type(operand: Operand, moduli: int) -> jax.ShapeDtypeStruct:
 
 def of_fewer(moduli: int, fewer: Fewer | None) -> dict[str, int]:
     """When rows take the scale of fewer moduli, as attributes."""
-    moduli, rounded = fewer or Fewer(moduli, 0)
-    return {"fewer_moduli": moduli, "most_rounded": rounded}
+    moduli, most_rounded = fewer or Fewer(moduli, 0)
+    return {"fewer_moduli": moduli, "most_rounded": most_rounded}
 
 
 def _rung_types(lhs_scale: Array, rhs_scale: Array) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -160,8 +160,8 @@ class Fewer(NamedTuple):
     """
 
     moduli: int
-    rounded: int
-    """The most elements of the row that the scale of ``moduli`` moduli may round."""
+    most_rounded: int
+    """Elements of the row that the scale of ``moduli`` moduli may round."""
 
 
 def log2_product(n: int, moduli: tuple[int, ...] = MODULI) -> float:

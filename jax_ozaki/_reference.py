@@ -116,7 +116,7 @@ def row_scales(
     if fewer:
         smaller = scales(table, _moduli.bound(fewer.moduli, field.moduli))
         few = jnp.where(special | (smaller >= -lsb), 0, rounded(smaller))
-        taken = few <= fewer.rounded
+        taken = few <= fewer.most_rounded
         scale, count = jnp.where(taken, smaller, scale), jnp.where(taken, few, count)
     return scale, jnp.concatenate([table, count[..., None]], axis=-1)
 
