@@ -46,10 +46,10 @@ class Checks {
     require(equal, std::string(name) + " has shape " + text(given) + ", expected " + text(wanted));
   }
 
-  void moduli(int64_t moduli) {
-    require(kMinModuli <= moduli && moduli <= kMaxModuli,
+  void moduli(int64_t moduli, int most = kMaxModuli) {
+    require(kMinModuli <= moduli && moduli <= most,
             "the number of moduli is " + std::to_string(moduli) + ", allowed are " +
-                std::to_string(kMinModuli) + " to " + std::to_string(kMaxModuli));
+                std::to_string(kMinModuli) + " to " + std::to_string(most));
   }
 
   // `moduli` moduli have a scale for every row of k elements.

@@ -132,15 +132,15 @@ XLA_FFI_DEFINE_HANDLER(kResidues, residues_handler, bind_residues<ffi::ThreadPoo
 XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<ffi::ThreadPool>());
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<ffi::ThreadPool>());
 
-XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, bind_complex_stats<ffi::ThreadPool>());
+XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, (bind_stats<ffi::ThreadPool, C128>()));
 XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler,
-                       bind_complex_quantize<ffi::ThreadPool>());
+                       (bind_quantize<ffi::ThreadPool, C128>()));
 XLA_FFI_DEFINE_HANDLER(kComplexResidues, complex_residues_handler,
-                       bind_complex_residues<ffi::ThreadPool>());
+                       (bind_residues<ffi::ThreadPool, C128>()));
 XLA_FFI_DEFINE_HANDLER(kComplexGroupedMma, complex_grouped_mma_handler,
-                       bind_complex_grouped_mma<ffi::ThreadPool>());
+                       (bind_grouped_mma<ffi::ThreadPool, U8>()));
 XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler,
-                       bind_complex_combine<ffi::ThreadPool>());
+                       (bind_combine<ffi::ThreadPool, C128, U8>()));
 
 nb::dict all_registrations() {
   nb::dict capsules = registrations({kStats, kQuantize, kResidues, kGroupedMma, kCombine});

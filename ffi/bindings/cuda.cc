@@ -25,10 +25,7 @@ struct StrassenAttributes {
 }  // namespace ozaki
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StrassenAttributes, StructMember<int64_t>("side"),
-                                      StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
-                                      StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
-                                      StructMember<int64_t>("stride_r"),
-                                      StructMember<int64_t>("stride_k"));
+                                      OZAKI_LAYOUT_MEMBERS);
 
 namespace ozaki {
 namespace {
@@ -265,7 +262,7 @@ ffi::Error complex_strassen_combine_handler(cudaStream_t stream, V v, S32 scale_
   const CombineLayouts layouts = combine_layouts(*c, attributes);
   const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
   Checks checks =
-      check_complex_combine(kComplexStrassenCombineTarget, scale_a, scale_b, a, b, *c, attributes);
+      check_combine(kComplexStrassenCombineTarget, scale_a, scale_b, a, b, *c, attributes);
   check_strassen_v(checks, v, 2 * attributes.moduli, layouts);
   const int32_t* const count = optional_count(checks, counts);
   check_limits(checks, "a", a_parts);
@@ -288,15 +285,15 @@ XLA_FFI_DEFINE_HANDLER(kGroupedMma, grouped_mma_handler, bind_grouped_mma<Stream
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kCombine, combine_handler, bind_combine<Stream>(),
                        {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, bind_complex_stats<Stream>(),
+XLA_FFI_DEFINE_HANDLER(kComplexStats, complex_stats_handler, (bind_stats<Stream, C128>()),
                        {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler, bind_complex_quantize<Stream>(),
+XLA_FFI_DEFINE_HANDLER(kComplexQuantize, complex_quantize_handler, (bind_quantize<Stream, C128>()),
                        {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kComplexResidues, complex_residues_handler, bind_complex_residues<Stream>(),
+XLA_FFI_DEFINE_HANDLER(kComplexResidues, complex_residues_handler, (bind_residues<Stream, C128>()),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kComplexGroupedMma, complex_grouped_mma_handler,
-                       bind_complex_grouped_mma<Stream>(), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler, bind_complex_combine<Stream>(),
+                       (bind_grouped_mma<Stream, U8>()), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kComplexCombine, complex_combine_handler, (bind_combine<Stream, C128, U8>()),
                        {ffi::Traits::kCmdBufferCompatible});
 
 // (x, scale, count?) -> residues

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <type_traits>
 
 #include "bindings/checks.h"
 #include "common/statistics.h"
@@ -20,6 +21,7 @@ constexpr char kGroupedMmaTarget[] = "jax_ozaki.grouped_mma.v1";
 constexpr char kCombineTarget[] = "jax_ozaki.combine.v1";
 
 using F64 = ffi::Buffer<ffi::F64>;
+using C128 = ffi::Buffer<ffi::C128>;
 using S32 = ffi::Buffer<ffi::S32>;
 using S64 = ffi::Buffer<ffi::S64>;
 using U8 = ffi::Buffer<ffi::U8>;
@@ -51,41 +53,36 @@ struct CombineAttributes {
 
 }  // namespace ozaki
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::Layout, StructMember<int64_t>("batch"),
-                                      StructMember<int64_t>("rows"), StructMember<int64_t>("k"),
-                                      StructMember<int64_t>("stride_b"),
-                                      StructMember<int64_t>("stride_r"),
-                                      StructMember<int64_t>("stride_k"));
+// Members of attributes that have those of a Layout, or the strides of two.
+#define OZAKI_LAYOUT_MEMBERS                                                                 \
+  StructMember<int64_t>("batch"), StructMember<int64_t>("rows"), StructMember<int64_t>("k"), \
+      StructMember<int64_t>("stride_b"), StructMember<int64_t>("stride_r"),                  \
+      StructMember<int64_t>("stride_k")
+#define OZAKI_STRIDE_MEMBERS                                                    \
+  StructMember<int64_t>("a_stride_b"), StructMember<int64_t>("a_stride_r"),     \
+      StructMember<int64_t>("a_stride_k"), StructMember<int64_t>("b_stride_b"), \
+      StructMember<int64_t>("b_stride_r"), StructMember<int64_t>("b_stride_k")
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::Layout, OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::StatsAttributes, StructMember<int64_t>("moduli"),
                                       StructMember<int64_t>("fewer_moduli"),
-                                      StructMember<int64_t>("most_rounded"),
-                                      StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
-                                      StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
-                                      StructMember<int64_t>("stride_r"),
-                                      StructMember<int64_t>("stride_k"));
+                                      StructMember<int64_t>("most_rounded"), OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::QuantizeAttributes,
                                       StructMember<int64_t>("fewer_moduli"),
-                                      StructMember<int64_t>("most_rounded"),
-                                      StructMember<int64_t>("batch"), StructMember<int64_t>("rows"),
-                                      StructMember<int64_t>("k"), StructMember<int64_t>("stride_b"),
-                                      StructMember<int64_t>("stride_r"),
-                                      StructMember<int64_t>("stride_k"));
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    ozaki::CombineAttributes, StructMember<int64_t>("moduli"), StructMember<int64_t>("k"),
-    StructMember<int64_t>("a_stride_b"), StructMember<int64_t>("a_stride_r"),
-    StructMember<int64_t>("a_stride_k"), StructMember<int64_t>("b_stride_b"),
-    StructMember<int64_t>("b_stride_r"), StructMember<int64_t>("b_stride_k"));
+                                      StructMember<int64_t>("most_rounded"), OZAKI_LAYOUT_MEMBERS);
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CombineAttributes, StructMember<int64_t>("moduli"),
+                                      StructMember<int64_t>("k"), OZAKI_STRIDE_MEMBERS);
 
 namespace ozaki {
 
-// ---- Signatures ---------------------------------------------------------------------------------
+// ---- Signatures, of float64 operands X unless others are given ----------------------------------
 
 // (x) -> (scale, stats, scratch)
-template <typename Context>
+template <typename Context, typename X = F64>
 auto bind_stats() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<F64>()
+      .template Arg<X>()
       .template Ret<S32>()
       .template Ret<S64>()
       .template Ret<U8>()
@@ -93,11 +90,11 @@ auto bind_stats() {
 }
 
 // (x) -> (residues, scale, stats, scratch)
-template <typename Context>
+template <typename Context, typename X = F64>
 auto bind_quantize() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<F64>()
+      .template Arg<X>()
       .template Ret<U8>()
       .template Ret<S32>()
       .template Ret<S64>()
@@ -106,33 +103,37 @@ auto bind_quantize() {
 }
 
 // (x, scale) -> residues
-template <typename Context>
+template <typename Context, typename X = F64>
 auto bind_residues() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<F64>()
+      .template Arg<X>()
       .template Arg<S32>()
       .template Ret<U8>()
       .template Attrs<Layout>();
 }
 
 // (lhs, rhs) -> v
-template <typename Context>
+template <typename Context, typename Product = V>
 auto bind_grouped_mma() {
-  return ffi::Ffi::Bind().Ctx<Context>().template Arg<U8>().template Arg<U8>().template Ret<V>();
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<U8>()
+      .template Arg<U8>()
+      .template Ret<Product>();
 }
 
 // (v, scale_a, scale_b, a, b) -> c
-template <typename Context>
+template <typename Context, typename X = F64, typename Product = V>
 auto bind_combine() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<V>()
+      .template Arg<Product>()
       .template Arg<S32>()
       .template Arg<S32>()
-      .template Arg<F64>()
-      .template Arg<F64>()
-      .template Ret<F64>()
+      .template Arg<X>()
+      .template Arg<X>()
+      .template Ret<X>()
       .template Attrs<CombineAttributes>();
 }
 
@@ -259,14 +260,20 @@ inline MmaExtents mma_extents(const U8& lhs, const U8& rhs) {
           Checks::dimension(dimensions, 3)};
 }
 
-inline Checks check_grouped_mma(const U8& lhs, const U8& rhs, const V& v, VTypes allowed) {
+// Residues, or planes, of both sides.
+inline void check_factors(Checks& checks, const U8& lhs, const U8& rhs) {
   const MmaExtents extents = mma_extents(lhs, rhs);
-  Checks checks(kGroupedMmaTarget);
   checks.rank("lhs", lhs.dimensions(), 4);
-  checks.moduli(extents.moduli);
   checks.require(extents.kp % kVectorBytes == 0,
                  "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
   checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
+}
+
+inline Checks check_grouped_mma(const U8& lhs, const U8& rhs, const V& v, VTypes allowed) {
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  Checks checks(kGroupedMmaTarget);
+  check_factors(checks, lhs, rhs);
+  checks.moduli(extents.moduli);
   check_v(checks, v, allowed, extents.batch, extents.moduli, extents.m, extents.n);
   return checks;
 }
@@ -285,14 +292,14 @@ CombineLayouts combine_layouts(const C& c, const CombineAttributes& of) {
 }
 
 // All of a combine stage but v.
-inline Checks check_combine(const char* target, const S32& scale_a, const S32& scale_b,
-                            const F64& a, const F64& b, const F64& c,
-                            const CombineAttributes& attributes) {
+template <typename X>
+Checks check_combine(const char* target, const S32& scale_a, const S32& scale_b, const X& a,
+                     const X& b, const X& c, const CombineAttributes& attributes) {
   const CombineLayouts layouts = combine_layouts(c, attributes);
   const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
   Checks checks(target);
   checks.rank("c", c.dimensions(), 3);
-  checks.moduli(attributes.moduli);
+  checks.moduli(attributes.moduli, std::is_same_v<X, C128> ? kMaxComplexModuli : kMaxModuli);
   checks.shape("scale_a", scale_a.dimensions(), {batch, m});
   checks.shape("scale_b", scale_b.dimensions(), {batch, n});
   checks.layout("a", layouts.a, a.element_count());

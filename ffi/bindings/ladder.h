@@ -78,15 +78,6 @@ struct LadderSumAttributes {
 
 }  // namespace ozaki
 
-#define OZAKI_LAYOUT_MEMBERS                                                                 \
-  StructMember<int64_t>("batch"), StructMember<int64_t>("rows"), StructMember<int64_t>("k"), \
-      StructMember<int64_t>("stride_b"), StructMember<int64_t>("stride_r"),                  \
-      StructMember<int64_t>("stride_k")
-#define OZAKI_STRIDE_MEMBERS                                                    \
-  StructMember<int64_t>("a_stride_b"), StructMember<int64_t>("a_stride_r"),     \
-      StructMember<int64_t>("a_stride_k"), StructMember<int64_t>("b_stride_b"), \
-      StructMember<int64_t>("b_stride_r"), StructMember<int64_t>("b_stride_k")
-
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderResiduesAttributes,
                                       StructMember<int64_t>("side"), StructMember<int64_t>("rungs"),
                                       OZAKI_LAYOUT_MEMBERS);
@@ -333,14 +324,11 @@ inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, cons
 inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U8& tiles, const S32& sums) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kMagnitudeTarget);
-  checks.rank("lhs", lhs.dimensions(), 4);
+  check_factors(checks, lhs, rhs);
   check_plane_count(checks, extents.moduli);
-  checks.require(extents.kp % kVectorBytes == 0,
-                 "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
   const int64_t longest = extents.moduli == kCoarsePlanes ? kMaxCoarseLength : kMaxFineLength;
   checks.require(extents.kp <= longest, "lhs has rows of " + std::to_string(extents.kp) +
                                             " bytes, which 32 bits cannot sum");
-  checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
   checks.shape("sums", sums.dimensions(),
                {extents.batch, extents.moduli, extents.m, padded(extents.n)});
@@ -414,11 +402,8 @@ inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, c
                                const U8& v) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kLadderMmaTarget);
-  checks.rank("lhs", lhs.dimensions(), 4);
+  check_factors(checks, lhs, rhs);
   checks.moduli(extents.moduli);
-  checks.require(extents.kp % kVectorBytes == 0,
-                 "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
-  checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
   check_count(checks, count);
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
   checks.shape("v", v.dimensions(), {extents.batch, extents.moduli, extents.m, padded(extents.n)});
