@@ -1,13 +1,14 @@
 """Speed of emulated float64 or complex128 products on a GPU, through JAX, beside jnp.dot in the same process.
 
     python benchmarks/gpu.py --output benchmarks/results/h200/speed.json [--merge]
-        [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.1] [--rounds 5]
+        [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.06] [--rounds 5]
         [--torch]
 
 Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 4096, of
-products inside one program (ms_graph), where XLA's dispatch of a call does not count. Stages are timed each
-alone. Errors are |C - AB| / (|A||B|) of sampled outputs, absolute values of complex numbers, in units of
-2^-53, against exact arithmetic.
+products inside one program (ms_graph), where XLA's dispatch of a call does not count. Every contract takes turns with
+jnp.dot alone, so a row's ratio is to the times of jnp.dot around its own. Stages are timed each alone, many calls in one
+program; the INT8 product takes turns with cuBLAS's on the same residues. Errors are |C - AB| / (|A||B|) of sampled outputs,
+absolute values of complex numbers, in units of 2^-53, against exact arithmetic.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import argparse
 import datetime
 import math
 import os
+import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from jax_ozaki._operand import Operand
 
 GRAPH_SIZE = 4096
 GRAPH_PRODUCTS = 50
+STAGE_ELEMENTS = 2**28  # of an operand, in all the calls of a stage in one program
 COPY_ELEMENTS = 2**27
 SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
 KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
@@ -68,52 +72,89 @@ def repeated(product: Product) -> Callable[..., Array]:
     return jax.jit(run)
 
 
-def stage_variants(a: Array, b: Array, moduli: int) -> dict[str, tuple[Variant, float]]:
-    """Every stage alone, with the bytes that it must read and write (operations for grouped_mma)."""
-    field = _field.of(a.dtype)
-    stages = _stages.by_platform()["cuda" if jax.default_backend() == "gpu" else "cpu"]
-    n = len(a)
-    lhs, rhs = (lambda x: Operand(x[None], "brk")), (lambda x: Operand(x[None], "bkr"))
-    quantize = {
-        side: jax.jit(lambda x, view=view: stages.quantize(view(x), moduli))
-        for side, view in (("lhs", lhs), ("rhs", rhs))
-    }
-    statistics = jax.jit(lambda x: stages.stats(rhs(x), moduli))
-    multiply = jax.jit(partial(stages.grouped_mma, field=field))
-    combine = jax.jit(lambda v, mu, nu, a, b: stages.combine(v, mu, nu, lhs(a), rhs(b), moduli))
+def in_a_row(stage: Callable[..., Any], *arguments: Array) -> Variant:
+    """Calls of a stage in one program. Each changes a sign by the last result, so that none is hoisted or merged."""
+    calls = max(1, STAGE_ELEMENTS // arguments[-1].size)
 
-    (ra, mu, _), (rb, nu, _) = quantize["lhs"](a), quantize["rhs"](b)
-    v = multiply(ra, rb)
-    return {
-        "stats": (Variant(partial(statistics, b)), b.nbytes),
-        "quantize_lhs": (Variant(partial(quantize["lhs"], a)), a.nbytes + ra.nbytes),
-        "quantize_rhs": (Variant(partial(quantize["rhs"], b)), b.nbytes + rb.nbytes),
-        "grouped_mma": (Variant(partial(multiply, ra, rb)), 2 * field.parts * moduli * n**3),
-        "combine": (Variant(partial(combine, v, mu, nu, a, b)), v.nbytes + a.nbytes),
-    }
+    def run(*arguments: Array) -> Any:
+        *others, first = arguments
+
+        def step(_: Any, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            x, last = carry
+            element = jax.tree.leaves(last)[0].ravel()[0]
+            x = x.at[0, 0].multiply(jnp.where(element == 1, -1.0, 1.0))
+            return x, stage(*others, x)
+
+        return lax.fori_loop(1, calls, step, (first, stage(*arguments)))[1]
+
+    return Variant(partial(jax.jit(run), *arguments), calls)
 
 
-def int8_variant(n: int) -> Variant:
-    """One s8 x s8 -> s32 product by cuBLAS, both operands contiguous along k as it wants them."""
-    bits = jax.random.bits(jax.random.key(n), (2, n, n), jnp.uint8)
-    x, y = lax.bitcast_convert_type(bits, jnp.int8)
-    options = {"xla_gpu_enable_triton_gemm": False}
+@dataclass
+class Stages:
+    """Every stage alone, with the bytes that it must read and write, and the INT8 product with its operations."""
 
-    @partial(jax.jit, compiler_options=options)
+    bytes_moved: dict[str, tuple[Variant, float]]
+    grouped_mma: Variant
+    operations: float
+    factors: tuple[Array, Array]
+    """Residues of one modulus, rows along k."""
+
+    @staticmethod
+    def of(a: Array, b: Array, moduli: int) -> Stages:
+        field = _field.of(a.dtype)
+        stages = _stages.by_platform()["cuda" if jax.default_backend() == "gpu" else "cpu"]
+
+        def lhs(x: Array) -> Operand:
+            return Operand(x[None], "brk")
+
+        def rhs(x: Array) -> Operand:
+            return Operand(x[None], "bkr")
+
+        def quantize_lhs(x: Array) -> tuple[Array, ...]:
+            return stages.quantize(lhs(x), moduli)
+
+        def quantize_rhs(x: Array) -> tuple[Array, ...]:
+            return stages.quantize(rhs(x), moduli)
+
+        def combine(v: Array, mu: Array, nu: Array, a: Array, b: Array) -> Array:
+            return stages.combine(v, mu, nu, lhs(a), rhs(b), moduli)
+
+        multiply = partial(stages.grouped_mma, field=field)
+        (ra, mu, _), (rb, nu, _) = jax.jit(quantize_lhs)(a), jax.jit(quantize_rhs)(b)
+        v = jax.jit(multiply)(ra, rb)
+        return Stages(
+            {
+                "stats": (in_a_row(lambda x: stages.stats(rhs(x), moduli), b), b.nbytes),
+                "quantize_lhs": (in_a_row(quantize_lhs, a), a.nbytes + ra.nbytes),
+                "quantize_rhs": (in_a_row(quantize_rhs, b), b.nbytes + rb.nbytes),
+                "combine": (in_a_row(combine, v, mu, nu, a, b), v.nbytes + a.nbytes),
+            },
+            Variant(partial(jax.jit(multiply), ra, rb)),
+            2 * field.parts * moduli * len(a) ** 3,
+            (ra[0, 0], rb[0, 0]),
+        )
+
+
+def int8_variant(x: Array, y: Array) -> Variant:
+    """One s8 x s8 -> s32 product of bytes by cuBLAS, both operands contiguous along k as it wants them."""
+
+    @partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
     def multiply(x: Array, y: Array) -> Array:
+        x, y = (lax.bitcast_convert_type(z, jnp.int8) for z in (x, y))
         return lax.dot_general(x, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
 
     return Variant(partial(multiply, x, y))
 
 
-def torch_int8_variant(n: int) -> Variant:
+def torch_int8_variant(x: Array, y: Array) -> Variant:
     """The same through PyTorch, which calls cuBLASLt and takes the algorithm that it advises."""
     import torch
 
-    x, y = (torch.randint(-128, 128, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
+    left, right = (torch.from_dlpack(z).view(torch.int8) for z in (x, y))
 
     def call() -> Any:
-        torch._int_mm(x, y.t())
+        torch._int_mm(left, right.t())
         event = torch.cuda.Event()
         event.record()
         return event
@@ -123,24 +164,30 @@ def torch_int8_variant(n: int) -> Variant:
 
 def time_stages(a: Array, b: Array, counts: list[int], options: argparse.Namespace) -> dict[int, dict[str, Any]]:
     """For each number of moduli: times of the stages, their rates, and those of a copy and an INT8 product."""
+    if not counts:
+        return {}
     n = len(a)
-    of_count = {moduli: stage_variants(a, b, moduli) for moduli in counts}
+    of_count = {moduli: Stages.of(a, b, moduli) for moduli in counts}
+    factors = of_count[counts[0]].factors
     large = jnp.ones(COPY_ELEMENTS)
-    copy, int8 = Variant(partial(jax.jit(jnp.copy), large)), {"int8_tops": int8_variant(n)}
+    copy, int8 = Variant(partial(jax.jit(jnp.copy), large)), {"int8_tops": int8_variant(*factors)}
     if options.torch:
-        int8["int8_torch_tops"] = torch_int8_variant(n)
-    stages = [variant for stages in of_count.values() for variant, _ in stages.values()]
-    take_turns([*stages, copy, *int8.values()], seconds=options.seconds / 2, rounds=min(3, options.rounds))
+        int8["int8_torch_tops"] = torch_int8_variant(*factors)
+    # What moves bytes would rest the units of what multiplies.
+    moving = [variant for stages in of_count.values() for variant, _ in stages.bytes_moved.values()]
+    take_turns([*moving, copy], seconds=options.seconds / 2, rounds=options.rounds)
+    multiplying = [stages.grouped_mma for stages in of_count.values()]
+    take_turns([*multiplying, *int8.values()], seconds=2 * options.seconds, rounds=options.rounds)
 
     reference = {name: 2 * n**3 / variant.median / 1e9 for name, variant in int8.items()}
     reference["copy_gbs"] = 2 * large.nbytes / copy.median / 1e6
     result = {}
     for moduli, stages in of_count.items():
-        rates = {name: work / variant.median / 1e6 for name, (variant, work) in stages.items()}
+        ms = {name: variant.median for name, (variant, _) in stages.bytes_moved.items()}
         result[moduli] = {
-            "stages_ms": {name: variant.median for name, (variant, _) in stages.items()},
-            "mma_tops": rates.pop("grouped_mma") / 1e3,
-            "stages_gbs": rates,
+            "stages_ms": ms | {"grouped_mma": stages.grouped_mma.median},
+            "mma_tops": stages.operations / stages.grouped_mma.median / 1e9,
+            "stages_gbs": {name: size / ms[name] / 1e6 for name, (_, size) in stages.bytes_moved.items()},
             **reference,
         }
     return result
@@ -186,44 +233,54 @@ def split_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one size."""
-    n, contracts = len(a), [Contract.native(), *options.contracts]
-    products: list[Product] = [jnp.dot, *(partial(jo.dot, contract=contract) for contract in options.contracts)]
-    jitted = [jax.jit(product) for product in products]
+    n = len(a)
     exact = Exact(a, b)
-    results = [product(a, b) for product in jitted]
-    errors = [exact.error(c) for c in results]
-
-    calls = [Variant(partial(product, a, b)) for product in jitted]
-    graphs = [Variant(partial(repeated(p), a, b, results[0]), GRAPH_PRODUCTS) for p in products if n <= GRAPH_SIZE]
-    with Watch() as watch:
-        take_turns([*calls, *graphs], seconds=options.seconds, rounds=options.rounds)
-    state = watch.summary()
-    counts = [contract.modulus_count(n, a.dtype) for contract in contracts]
-    del results
-    stages = time_stages(a, b, sorted({c.modulus_count(n, a.dtype) for c in options.stages}), options)
+    counts = [contract.modulus_count(n, a.dtype) for contract in options.stages]
+    stages = time_stages(a, b, sorted(set(counts)), options)
     operations = 8 * n**3 if jnp.iscomplexobj(a) else 2 * n**3
 
-    rows = []
-    for i, (contract, call) in enumerate(zip(contracts, calls, strict=True)):
-        row = {
-            "method": method if i else "jnp.dot",
+    native = jax.jit(jnp.dot)
+    c = native(a, b)
+    native_graph = repeated(jnp.dot)
+    native_error = exact.error(c)
+    native_ms: list[float] = []
+
+    def row(name: str, contract: Contract, ms: list[float], error: float, own_native: list[float]) -> dict[str, Any]:
+        middle, native_middle = statistics.median(ms), statistics.median(own_native)
+        moduli = contract.modulus_count(n, a.dtype)
+        return {
+            "method": name,
             "contract": str(contract),
             "dtype": a.dtype.name,
             **dict.fromkeys("mnk", n),
             "batch": 1,
-            "moduli": counts[i],
-            "ms": call.median,
-            "ms_min": min(call.ms),
-            "native_ms": calls[0].median,
-            "ratio": calls[0].median / call.median,
-            "tflops": operations / call.median / 1e9,
-            "max_error": errors[i],
+            "moduli": moduli,
+            "ms": middle,
+            "ms_min": min(ms),
+            "native_ms": native_middle,
+            "ratio": native_middle / middle,
+            "tflops": operations / middle / 1e9,
+            "max_error": error,
             "stages_ms": {},
-        }
-        if graphs:
-            row |= {"ms_graph": graphs[i].median, "ratio_graph": graphs[0].median / graphs[i].median}
-        rows.append(row | stages.get(counts[i], {}) | state)
-    return rows
+        } | stages.get(moduli, {})
+
+    rows = []
+    for contract in options.contracts:
+        product = partial(jo.dot, contract=contract)
+        jitted = jax.jit(product)
+        error = exact.error(jitted(a, b))
+        of_native, call = (Variant(partial(function, a, b)) for function in (native, jitted))
+        graphs = [native_graph, repeated(product)] if n <= GRAPH_SIZE else []
+        graph_variants = [Variant(partial(graph, a, b, c), GRAPH_PRODUCTS) for graph in graphs]
+        with Watch() as watch:
+            take_turns([of_native, call, *graph_variants], seconds=options.seconds, rounds=options.rounds)
+        native_ms += of_native.ms
+        found = row(method, contract, call.ms, error, of_native.ms) | watch.summary()
+        if graph_variants:
+            of_native_graph, graph = (variant.median for variant in graph_variants)
+            found |= {"ms_graph": graph, "ratio_graph": of_native_graph / graph}
+        rows.append(found)
+    return [row("jnp.dot", Contract.native(), native_ms, native_error, native_ms), *rows]
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
@@ -247,14 +304,14 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=("float64", "complex128"), default="float64")
-    contracts = ["moduli(14)", "moduli(15)", "mantissa(53)", "normwise(2)"]
+    contracts = ["moduli(14)", "moduli(15)", "mantissa(53)", "normwise(2)", "componentwise(sqrt_k)"]
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--contracts", type=Contract.parse, nargs="+", default=list(map(Contract.parse, contracts)))
     stages = list(map(Contract.parse, contracts[:2]))
     parser.add_argument(
         "--stages", type=Contract.parse, nargs="*", default=stages, help="contracts whose stages are timed"
     )
-    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn, after half of that to warm up")
+    parser.add_argument("--seconds", type=float, default=0.06, help="of a turn, after half of that to warm up")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch", action="store_true", help="time cuBLASLt's INT8 product through PyTorch, too")
     parser.add_argument("--output", type=Path, required=True)
