@@ -109,6 +109,11 @@ template <MmaOutput kKind>
 Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
   constexpr bool kOneModulus = kKind != MmaOutput::kPartialCrt;
   switch (shape) {
+    case TileShape::kMmaSync256x128:
+      if constexpr (kKind == MmaOutput::kResidues) {
+        return launch<Shape<256, 128, 4, 2, 4, 1>, kKind>(args, stream);
+      }
+      return Status("grouped_mma: tiles of 256 x 128 are for residues alone");
     case TileShape::kMmaSync128x128:
       return launch<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(args,
                                                                                             stream);

@@ -26,7 +26,8 @@ constexpr TileModel kModels[] = {
     {TileShape::kWgmma128x256Cluster, true, 256, 256, 0.5, 128, 1024, 1130, 2600, 3000},
     {TileShape::kWgmma128x128, true, 128, 128, 1, 128, 620, 1100, 1500, 3000},
     {TileShape::kWgmma128x64, true, 128, 64, 1, 128, 420, 800, 1000, 3000},
-    {TileShape::kMmaSync128x128, false, 128, 128, 2, 64, 1170, 1400, 2600, 0},
+    {TileShape::kMmaSync256x128, false, 256, 128, 1, 64, 870, 1040, 5300, 0},
+    {TileShape::kMmaSync128x128, false, 128, 128, 2, 64, 960, 1150, 2600, 0},
     {TileShape::kMmaSync64x64, false, 64, 64, 4, 64, 900, 1250, 2300, 0},
     {TileShape::kMmaSync32x32, false, 32, 32, 16, 64, 1600, 2200, 2600, 0},
 };
@@ -64,6 +65,7 @@ TileShape choose_tile_shape(const GroupedMma& mma, bool wgmma, int multiprocesso
   double best_clocks = std::numeric_limits<double>::infinity();
   for (const TileModel& model : kModels) {
     if (model.wgmma && !wgmma) continue;
+    if (model.shape == TileShape::kMmaSync256x128 && mma.kind != MmaOutput::kResidues) continue;
     const double clocks = estimated_clocks(mma, model, multiprocessors);
     if (clocks < best_clocks) best = model.shape, best_clocks = clocks;
   }

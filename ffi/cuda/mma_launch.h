@@ -17,6 +17,7 @@ enum class TileShape {
   kWgmma128x256Cluster,  // pairs of CTAs, neighbours along m, share the rhs tile
   kWgmma128x128,
   kWgmma128x64,
+  kMmaSync256x128,  // of residues alone: all accumulators and nothing else fits a thread
   kMmaSync128x128,
   kMmaSync64x64,
   kMmaSync32x32,

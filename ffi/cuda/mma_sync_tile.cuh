@@ -120,45 +120,43 @@ template <typename S, bool kPermuted, bool kFolded>
 __device__ __forceinline__ void multiply(const Operands& of, int first_row, int first_column,
                                          uint32_t stages, const Modulus& modulus,
                                          const Position<S>& position, Accumulator<S>& acc) {
-  // This thread copies piece `piece` of every kRowsPerPass-th row from `slot`.
+  // This thread copies piece `piece` of every kRowsPerPass-th row from `slot`. Rows outside the
+  // operands are their last ones again, whose outputs are not stored; pieces outside are zeros.
   const int slot = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
   const uint32_t destination = stages + piece_offset(slot, piece);
   const int k_tiles = (of.kp + S::kBlockK - 1) / S::kBlockK;
-  const uint32_t row_bytes = of.kp;
-  const int lhs_row_0 = first_row + slot, rhs_row_0 = first_column + rhs_row<S, kPermuted>(slot);
-  const uint8_t* lhs = of.lhs + piece * 16;
-  const uint8_t* rhs = of.rhs + piece * 16;
-  int k_left = of.kp - piece * 16;
-  const auto next_stage = [](uint32_t stage) {
-    return stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
-  };
-
-  // Pieces outside the operands arrive as zeros. Rows outside are the last one again: their outputs
-  // are not stored.
-  uint32_t to = 0;
-  const auto copy_stage = [&] {
-    const auto copy_row = [&](const uint8_t* operand, int row, int rows, int place) {
-      ptx::cp_async_16(destination + to + place * S::kBlockK,
-                       operand + static_cast<uint64_t>(min(row, rows - 1)) * row_bytes, k_left > 0);
-    };
+  const uint8_t *lhs[S::kLhsPasses], *rhs[S::kRhsPasses];
+#pragma unroll
+  for (int pass = 0; pass < S::kLhsPasses; ++pass) {
+    const int row = min(first_row + slot + pass * S::kRowsPerPass, of.m - 1);
+    lhs[pass] = of.lhs + static_cast<int64_t>(row) * of.kp + piece * 16;
+  }
+#pragma unroll
+  for (int pass = 0; pass < S::kRhsPasses; ++pass) {
+    const int place = rhs_row<S, kPermuted>(slot) + rhs_row<S, kPermuted>(pass * S::kRowsPerPass);
+    const int row = min(first_column + place, of.n - 1);
+    rhs[pass] = of.rhs + static_cast<int64_t>(row) * of.kp + piece * 16;
+  }
+  const auto copy_stage = [&](int k, uint32_t stage) {
+    const bool inside = k * S::kBlockK + piece * 16 < of.kp;
 #pragma unroll
     for (int pass = 0; pass < S::kLhsPasses; ++pass) {
       const int place = pass * S::kRowsPerPass;
-      copy_row(lhs, lhs_row_0 + place, of.m, place);
+      ptx::cp_async_16(destination + stage + place * S::kBlockK, lhs[pass], inside);
+      lhs[pass] += S::kBlockK;
     }
 #pragma unroll
     for (int pass = 0; pass < S::kRhsPasses; ++pass) {
-      const int place = pass * S::kRowsPerPass;
-      copy_row(rhs, rhs_row_0 + rhs_row<S, kPermuted>(place), of.n, S::kBlockM + place);
+      const int place = S::kBlockM + pass * S::kRowsPerPass;
+      ptx::cp_async_16(destination + stage + place * S::kBlockK, rhs[pass], inside);
+      rhs[pass] += S::kBlockK;
     }
-    lhs += S::kBlockK, rhs += S::kBlockK, k_left -= S::kBlockK;
-    to = next_stage(to);
   };
 
   __syncthreads();  // every warp has left the stages of the product before
 #pragma unroll
   for (int k = 0; k < S::kStages - 1; ++k) {
-    if (k < k_tiles) copy_stage();
+    copy_stage(k, k * S::kStageBytes);
     ptx::cp_async_commit();
   }
   ptx::cp_async_wait<S::kStages - 2>();
@@ -174,19 +172,23 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
   }
   // The fragments of the next 32 k are loaded while the last ones are multiplied.
   Fragments<S> fragments[2];
-  uint32_t from = 0;
+  uint32_t from = 0, before = (S::kStages - 1) * S::kStageBytes;  // stages k and k - 1
   fragments[0].load(stages, position, 0);
-  for (int k = 0; k < k_tiles; ++k) {
-    fragments[1].load(stages + from, position, 1);
-    if (k + S::kStages - 1 < k_tiles) copy_stage();
-    ptx::cp_async_commit();
-    fragments[0].multiply(acc);
-    ptx::cp_async_wait<S::kStages - 2>();
-    __syncthreads();
-    from = next_stage(from);
-    fragments[0].load(stages + from, position, 0);  // after the last stage: anything, not used
-    fragments[1].multiply(acc);
-    if (kFolded && (k + 1) % (kKBlock / S::kBlockK) == 0 && k + 1 < k_tiles) {
+  for (int k = 0; k < k_tiles;) {
+    const int k_end = kFolded ? min(k + kKBlock / S::kBlockK, k_tiles) : k_tiles;
+    for (; k < k_end; ++k) {
+      fragments[1].load(stages + from, position, 1);
+      copy_stage(k + S::kStages - 1, before);
+      ptx::cp_async_commit();
+      fragments[0].multiply(acc);
+      ptx::cp_async_wait<S::kStages - 2>();
+      __syncthreads();
+      before = from;
+      from = from == (S::kStages - 1) * S::kStageBytes ? 0 : from + S::kStageBytes;
+      fragments[0].load(stages + from, position, 0);  // after the last stage: anything, not used
+      fragments[1].multiply(acc);
+    }
+    if (kFolded && k < k_tiles) {
 #pragma unroll
       for (auto& row : acc) {
 #pragma unroll
@@ -197,6 +199,7 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
       }
     }
   }
+  ptx::cp_async_wait<0>();  // the zeros past the end
 }
 
 // Stores the tile's residues as bytes of v, [m, np]; rhs rows were permuted.
