@@ -3,23 +3,17 @@
 
 #include "common/complex.h"
 #include "common/crt.h"
-#include "cpu/simd.h"
+#include "cpu/combine_block.h"
 
 namespace ozaki {
 namespace {
 
 constexpr int kColumns = 128;  // of a block
 
-struct Row {
-  const uint8_t* v;        // of the first modulus and the first root
-  int64_t modulus_stride;  // bytes from one modulus to the next
-  int32_t scale;
-};
-
 // `count` outputs of a row, up to kColumns; anything where a column's scale is a sentinel.
 template <int N>
 struct CombineKernel {
-  OZAKI_HD static void run(Row row, const int32_t* column_scale, int count, uint64_t* out) {
+  OZAKI_HD static void run(CombineRow row, const int32_t* column_scale, int count, uint64_t* out) {
     constexpr int kGroups = Crt<N>::kGroups;
     constexpr Crt<N> c = kComplexCrt<N>;
     uint32_t sums[2][kGroups][kColumns] = {};
@@ -44,16 +38,6 @@ struct CombineKernel {
   }
 };
 
-using CombineBlock = void (*)(Row, const int32_t*, int, uint64_t*);
-
-template <int N = kMinModuli>
-CombineBlock combine_block(int moduli) {
-  if constexpr (N < kMaxComplexModuli) {
-    if (moduli != N) return combine_block<N + 1>(moduli);
-  }
-  return run_simd<CombineKernel<N>, Row, const int32_t*, int, uint64_t*>;
-}
-
 // One output of a row or column with non-finite elements, neither of them with a NaN.
 void special_value(const Operand& lhs, const Operand& rhs, int64_t b, int64_t i, int64_t j,
                    uint64_t (&out)[2]) {
@@ -74,7 +58,7 @@ void combine_complex(const uint8_t* v, int moduli, const int32_t* lhs_scale,
                      const int32_t* rhs_scale, const Operand& lhs, const Operand& rhs, double* c,
                      const Scheduler& scheduler) {
   const int64_t m = lhs.layout.rows, n = rhs.layout.rows, modulus_stride = m * padded(n);
-  const CombineBlock combine_columns = combine_block(moduli);
+  const CombineBlock combine_columns = combine_block<CombineKernel, kMaxComplexModuli>(moduli);
   parallel_for(scheduler, lhs.layout.batch * m, [&](int64_t task) {
     const int64_t b = task / m, i = task % m;
     const int32_t mu = lhs_scale[task];
