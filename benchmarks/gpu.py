@@ -37,7 +37,7 @@ from jax_ozaki._operand import Operand
 
 GRAPH_SIZE = 4096
 GRAPH_PRODUCTS = 50
-STAGE_ELEMENTS = 2**28  # of an operand, in all the calls of a stage in one program
+STAGE_CALLS = 10  # in one program
 COPY_ELEMENTS = 2**27
 SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
 KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
@@ -57,35 +57,16 @@ def random_matrix(seed: int, n: int, dtype: str = "float64") -> Array:
     return (jax.random.uniform(keys[0], (n, n)) - 0.5) * spread * rows * columns
 
 
-def repeated(product: Product) -> Callable[..., Array]:
-    """Products in one program. Each reads a sign of the last result, so that none is hoisted or merged."""
+def in_a_row(function: Callable[..., Any], calls: int, *arguments: Array) -> Variant:
+    """Calls in one program. Each waits for an element of the last one's result, so that none is hoisted or merged."""
 
-    def run(a: Array, b: Array, c: Array) -> Array:
-        def step(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            b, c = carry
-            sign = jnp.copysign(1.0, c[0, 0].real * b[0, 0].real)
-            b = b.at[0, 0].multiply(sign)
-            return b, product(a, b)
+    def run(*arguments: Array) -> Array:
+        def step(_: Any, total: Array) -> Array:
+            total, inputs = lax.optimization_barrier((total, arguments))
+            first = jax.tree.leaves(function(*inputs))[0]
+            return total + first[(0,) * first.ndim].real.astype(jnp.float64)
 
-        return lax.fori_loop(0, GRAPH_PRODUCTS, step, (b, c))[1]
-
-    return jax.jit(run)
-
-
-def in_a_row(stage: Callable[..., Any], *arguments: Array) -> Variant:
-    """Calls of a stage in one program. Each changes a sign by the last result, so that none is hoisted or merged."""
-    calls = max(1, STAGE_ELEMENTS // arguments[-1].size)
-
-    def run(*arguments: Array) -> Any:
-        *others, first = arguments
-
-        def step(_: Any, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            x, last = carry
-            element = jax.tree.leaves(last)[0].ravel()[0]
-            x = x.at[0, 0].multiply(jnp.where(element == 1, -1.0, 1.0))
-            return x, stage(*others, x)
-
-        return lax.fori_loop(1, calls, step, (first, stage(*arguments)))[1]
+        return lax.fori_loop(0, calls, step, jnp.zeros(()))
 
     return Variant(partial(jax.jit(run), *arguments), calls)
 
@@ -125,10 +106,10 @@ class Stages:
         v = jax.jit(multiply)(ra, rb)
         return Stages(
             {
-                "stats": (in_a_row(lambda x: stages.stats(rhs(x), moduli), b), b.nbytes),
-                "quantize_lhs": (in_a_row(quantize_lhs, a), a.nbytes + ra.nbytes),
-                "quantize_rhs": (in_a_row(quantize_rhs, b), b.nbytes + rb.nbytes),
-                "combine": (in_a_row(combine, v, mu, nu, a, b), v.nbytes + a.nbytes),
+                "stats": (in_a_row(lambda x: stages.stats(rhs(x), moduli), STAGE_CALLS, b), b.nbytes),
+                "quantize_lhs": (in_a_row(quantize_lhs, STAGE_CALLS, a), a.nbytes + ra.nbytes),
+                "quantize_rhs": (in_a_row(quantize_rhs, STAGE_CALLS, b), b.nbytes + rb.nbytes),
+                "combine": (in_a_row(combine, STAGE_CALLS, v, mu, nu, a, b), v.nbytes + a.nbytes),
             },
             Variant(partial(jax.jit(multiply), ra, rb)),
             2 * field.parts * moduli * len(a) ** 3,
@@ -240,9 +221,7 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
     operations = 8 * n**3 if jnp.iscomplexobj(a) else 2 * n**3
 
     native = jax.jit(jnp.dot)
-    c = native(a, b)
-    native_graph = repeated(jnp.dot)
-    native_error = exact.error(c)
+    native_error = exact.error(native(a, b))
     native_ms: list[float] = []
 
     def row(name: str, contract: Contract, ms: list[float], error: float, own_native: list[float]) -> dict[str, Any]:
@@ -270,14 +249,14 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
         jitted = jax.jit(product)
         error = exact.error(jitted(a, b))
         of_native, call = (Variant(partial(function, a, b)) for function in (native, jitted))
-        graphs = [native_graph, repeated(product)] if n <= GRAPH_SIZE else []
-        graph_variants = [Variant(partial(graph, a, b, c), GRAPH_PRODUCTS) for graph in graphs]
+        in_graph = [jnp.dot, product] if n <= GRAPH_SIZE else []
+        graphs = [in_a_row(function, GRAPH_PRODUCTS, a, b) for function in in_graph]
         with Watch() as watch:
-            take_turns([of_native, call, *graph_variants], seconds=options.seconds, rounds=options.rounds)
+            take_turns([of_native, call, *graphs], seconds=options.seconds, rounds=options.rounds)
         native_ms += of_native.ms
         found = row(method, contract, call.ms, error, of_native.ms) | watch.summary()
-        if graph_variants:
-            of_native_graph, graph = (variant.median for variant in graph_variants)
+        if graphs:
+            of_native_graph, graph = (variant.median for variant in graphs)
             found |= {"ms_graph": graph, "ratio_graph": of_native_graph / graph}
         rows.append(found)
     return [row("jnp.dot", Contract.native(), native_ms, native_error, native_ms), *rows]
