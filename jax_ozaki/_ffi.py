@@ -23,7 +23,8 @@ STAGES = (
     "ladder_quantize", "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
 )  # fmt: skip
 _STRASSEN_STAGES = ("strassen_quantize", "strassen_combine")
-CUDA_STAGES = (*STAGES, *_STRASSEN_STAGES, *(f"complex_{stage}" for stage in _STRASSEN_STAGES))
+_SYMMETRIC_STAGES = ("symmetry", "symmetric_mma", "symmetric_combine")
+CUDA_STAGES = (*STAGES, *_STRASSEN_STAGES, *(f"complex_{stage}" for stage in _STRASSEN_STAGES), *_SYMMETRIC_STAGES)
 
 Version = tuple[int, ...]
 

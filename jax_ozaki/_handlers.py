@@ -85,6 +85,7 @@ class CudaHandlers(Handlers):
         epilogue = epilogue or _choice("JAX_OZAKI_CUDA_EPILOGUE", ("residues", "partial_crt"))
         self._partial_crt = epilogue == "partial_crt"
         self._strassen = _choice("JAX_OZAKI_CUDA_STRASSEN", ("auto", "never", "always"))
+        self._symmetry = _choice("JAX_OZAKI_CUDA_SYMMETRY", ("auto", "never", "always"))
 
     def _call(self, stage: str, results: Any, *operands: Array, aliases: Any = None, **attributes: Any) -> Any:
         # Where there is no GPU, this lowers for another machine.
@@ -106,6 +107,74 @@ class CudaHandlers(Handlers):
     def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
         """The number of flagged tiles and the place of each, two int32, for the smallest tiles there are."""
         return _type((8 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
+
+    def gains_by_symmetry(self, lhs: Operand, rhs: Operand) -> bool:
+        """Whether half of the product's tiles, if it is symmetric, are worth what it takes to know that.
+
+        It is if it is x x^T, and x x may be: both operands are one array then.
+        """
+        smallest = {"auto": 1024, "never": math.inf, "always": 1}[self._symmetry]
+        if lhs.array is not rhs.array or self._partial_crt or lhs.field is not REAL or lhs.rows < smallest:
+            return False
+        return lhs.order == rhs.order or (_transposed(lhs.order) == rhs.order and lhs.rows == lhs.k)
+
+    def multiply_symmetric(self, lhs: Operand, rhs: Operand, moduli: int, strassen: bool) -> Array:
+        """The product from its tiles on one side of the diagonal where it is symmetric: the same bits.
+
+        Whether x is symmetric, so that x x is, the device finds out; if not, all tiles are computed, or it multiplies
+        by Strassen-Winograd if that is faster.
+        """
+        if lhs.order == rhs.order:
+            residues, scale, _ = self.quantize(lhs, moduli)
+            tiles = _tiles_of_symmetric(lhs.batch, lhs.rows)
+            v = self._symmetric_mma(residues, residues, tiles)
+            return self.symmetric_combine(v, scale, scale, lhs, rhs, tiles, moduli)
+
+        tiles = self.tiles_of_square(lhs)
+        rhs_scale, _ = self.stats(rhs, moduli)
+        count = jnp.full(1, moduli, jnp.int32)
+        if not strassen:
+            lhs_residues, lhs_scale, _ = self.quantize(lhs, moduli)
+            rhs_residues = self.ladder_residues(rhs, rhs_scale, moduli, count, tiles, side=1, rungs=_FROM_OWN_COLUMNS)
+            v = self._symmetric_mma(lhs_residues, rhs_residues, tiles)
+            return self.symmetric_combine(v, lhs_scale, rhs_scale, lhs, rhs, tiles, moduli)
+
+        lhs_scale, _ = self.stats(lhs, moduli)
+        symmetric = (tiles[0, -1:, 0] & _FROM_OWN_COLUMNS) == 0
+        by_strassen = jnp.where(symmetric, 0, count)
+        c = self.first_rung_by_strassen(lhs, rhs, lhs_scale, rhs_scale, moduli, by_strassen, tiles)
+        c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, tiles, 0).astype(jnp.uint8)))
+        residues = self.ladder_residues(lhs, lhs_scale, moduli, count, tiles, side=0, rungs=_COMPUTED)
+        v = self._symmetric_mma(residues, residues, tiles)
+        return self.symmetric_combine(v, lhs_scale, rhs_scale, lhs, rhs, tiles, moduli, c)
+
+    def tiles_of_square(self, x: Operand) -> Array:
+        """What every tile of x x needs, uint8[batch, tiles, tiles]."""
+        side = _rungs.tiles(x.rows)
+        return self._call("symmetry", _type((x.batch, side, side), jnp.uint8), x.array, **layout(x))
+
+    def _symmetric_mma(self, lhs: Array, rhs: Array, tiles: Array) -> Array:
+        """As ``grouped_mma``, the computed tiles alone; of a symmetric product rhs is not read."""
+        batch, moduli, m, _ = lhs.shape
+        results = _type((batch, moduli, m, padded(m)), jnp.uint8), self._flag_scratch(batch, m, m)
+        return self._call("symmetric_mma", results, lhs, rhs, tiles)[0]
+
+    def symmetric_combine(
+        self,
+        v: Array,
+        lhs_scale: Array,
+        rhs_scale: Array,
+        lhs: Operand,
+        rhs: Operand,
+        tiles: Array,
+        moduli: int,
+        *c: Array,
+    ) -> Array:
+        """As ``combine``, from the computed tiles of v; c keeps what is neither computed nor mirrored."""
+        result = _type((lhs.batch, lhs.rows, rhs.rows), lhs.field.dtype)
+        operands = (v, lhs_scale, rhs_scale, lhs.array, rhs.array, tiles, *c)
+        aliases = {len(operands) - 1: 0} if c else None
+        return self._call("symmetric_combine", result, *operands, aliases=aliases, moduli=moduli, **strides(lhs, rhs))
 
     def gains_by_strassen(self, lhs: Operand, rhs: Operand, moduli: int, budget: int) -> bool:
         """Whether one level of Strassen-Winograd is faster, and its quarters fit the workspace."""
@@ -158,8 +227,24 @@ class CudaHandlers(Handlers):
         return self._call(stage, result, *operands, moduli=moduli, **strides(lhs, rhs))
 
 
+_COMPUTED, _FROM_OWN_COLUMNS = 1, 2
+"""What a tile of a square needs: cuda/symmetry.h."""
+
+
+def _tiles_of_symmetric(batch: int, rows: int) -> Array:
+    """What every tile of a symmetric product needs."""
+    shape = (batch, _rungs.tiles(rows), _rungs.tiles(rows))
+    row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (1, 2))
+    return jnp.where(row <= column, _COMPUTED, 0).astype(jnp.uint8)
+
+
 _SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7
+
+
+def _transposed(order: str) -> str:
+    """The order of an operand whose rows are the columns of another one."""
+    return order.translate(str.maketrans("rk", "kr"))
 
 
 def _half(size: int) -> int:

@@ -39,13 +39,19 @@ def _product(
     **static: Any,
 ) -> Any:
     """``fn(*operands, **static)`` emulated, with one report if ``single``, else a tuple of them."""
-    operands = tuple(_operand(fn.__name__.strip("_"), *x) for x in enumerate(operands))
-    contract = _operand_contract(operands, contract)
+    # An operand given twice stays one: a product with itself may be symmetric.
+    given: dict[int, Any] = {}
+    for position, x in enumerate(operands):
+        if id(x) not in given:
+            given[id(x)] = _operand(fn.__name__.strip("_"), position, x)
+    places, distinct = tuple(map(list(given).index, map(id, operands))), tuple(given.values())
+    contract = _operand_contract(distinct, contract)
     if contract.kind != "native":
-        _check_precision(static.get("precision"), operands, static.get("preferred_element_type"))
+        _check_precision(static.get("precision"), distinct, static.get("preferred_element_type"))
     values = {name: _hashable(value) for name, value in static.items()}
     result, reports = _run(
-        operands,
+        distinct,
+        places=places,
         fn=fn,
         static=tuple((name, _types(value), value) for name, value in values.items()),
         contract=contract,
@@ -57,16 +63,20 @@ def _product(
     return result, reports[0] if single else reports
 
 
-@partial(jax.jit, static_argnames=("fn", "static", "contract", "workspace_bytes", "return_report"), inline=INLINE)
+@partial(
+    jax.jit, static_argnames=("places", "fn", "static", "contract", "workspace_bytes", "return_report"), inline=INLINE
+)
 def _run(
-    operands: tuple[Any, ...],
+    distinct: tuple[Any, ...],
     *,
+    places: tuple[int, ...],
     fn: Callable[..., Any],
     static: tuple[tuple[str, Any, Any], ...],
     contract: Contract,
     workspace_bytes: int,
     return_report: bool,
 ) -> tuple[Any, tuple[Report, ...]]:
+    operands = [distinct[i] for i in places]
     arrays = [x.array if isinstance(x, Prepared) else x for x in operands]
     rewriter = Rewriter(contract, workspace_bytes, return_report)
     # Unwrapped, fn is not jitted once more inside.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax.numpy as jnp
@@ -78,6 +78,15 @@ def view(array: Array, groups: Groups) -> Operand:
     if order is None:
         array, order = lax.transpose(array, groups.batch + groups.free + groups.contract), "brk"
     return Operand(lax.reshape(array, tuple(sizes[name] for name in order)), order)
+
+
+def views(array: Array, groups: tuple[Groups, Groups]) -> tuple[Operand, Operand]:
+    """``array`` as both operands of a product, of one array too wherever they lie alike in memory."""
+    lhs, rhs = (view(array, of_operand) for of_operand in groups)
+    in_place = all(memory_order(array.shape, of_operand) is not None for of_operand in groups)
+    if lhs.order == rhs.order and groups[0] == groups[1]:
+        return lhs, lhs
+    return lhs, replace(rhs, array=lhs.array) if in_place and lhs.array.shape == rhs.array.shape else rhs
 
 
 def memory_order(shape: tuple[int, ...], groups: Groups) -> str | None:

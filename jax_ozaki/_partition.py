@@ -22,7 +22,7 @@ MeshAxes = tuple[str, ...]
 
 
 class Product(Protocol):
-    def __call__(self, lhs: Array, rhs: Array, /, *, shards: Shards | None = None) -> Array: ...
+    def __call__(self, lhs: Array, rhs: Array, /, *, shards: Shards | None = None, same: bool = False) -> Array: ...
 
 
 def partitioned(
@@ -124,7 +124,8 @@ def partitioned_product(
                 scattered.append((i, rest))
         shards = Shards(tuple(over), _devices(mesh, over), tuple(scattered)) if over else None
         shardings = tuple(_sharding(mesh, of_array, of_operands) for of_array in operands)
-        return whole_mesh or mesh, _local(product, shards=shards), _sharding(mesh, factors, of_result), shardings
+        local = _local(product, shards=shards, same=False)  # shards of one array are not the same
+        return whole_mesh or mesh, local, _sharding(mesh, factors, of_result), shardings
 
     return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
 

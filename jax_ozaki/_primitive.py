@@ -33,7 +33,7 @@ from ._compat import (
 )
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
-from ._operand import memory_order, view
+from ._operand import memory_order, view, views
 from ._partition import partitioned_product, partitioning
 from ._plan import blocks, contract_blocks
 
@@ -210,13 +210,15 @@ def staged(
     contract: Contract,
     workspace_bytes: int,
     shards: _shards.Shards | None = None,
+    same: bool = False,
 ) -> Array:
-    """The product as stages: what the primitive lowers to. ``shards`` says that k is split over a mesh."""
+    """The product as stages: what the primitive lowers to. ``shards`` says that k is split over a mesh, ``same`` that
+    lhs and rhs are one array."""
     shape = result_shape(lhs.shape, rhs.shape, groups)
     extents = _dimensions.extents(lhs.shape, rhs.shape, *groups)
     if 0 in extents:
         return jnp.zeros(shape, lhs.dtype)
-    operands = view(lhs, groups[0]), view(rhs, groups[1])
+    operands = views(lhs, groups) if same else (view(lhs, groups[0]), view(rhs, groups[1]))
     if shards and contract.reproducible:
         k = extents.k * shards.count
         planes = contract.workspace_planes(k, lhs.dtype)
@@ -258,7 +260,14 @@ def _lower(
     untransposed = [_untransposed(*x) for x in zip((lhs, rhs), ctx.avals_in, groups, strict=True)]
     values, avals, groups = zip(*untransposed, strict=True)
     groups = ordered(tuple(aval.shape for aval in avals), groups)
-    multiply = partial(staged, stages=stages, groups=groups, contract=contract, workspace_bytes=workspace_bytes)
+    multiply = partial(
+        staged,
+        stages=stages,
+        groups=groups,
+        contract=contract,
+        workspace_bytes=workspace_bytes,
+        same=values[0] == values[1],
+    )
     k = math.prod(avals[0].shape[axis] for axis in groups[0].contract)
     unit = _unit_of_k(contract, k, avals[0].dtype)
     partition = partial(partitioned_product, groups=groups, unit=unit)

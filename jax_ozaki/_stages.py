@@ -138,7 +138,10 @@ def product(stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, blocks: Bl
     Blocks change no bit: scales are those of whole rows, and sums of residues are exact. ``budget``
     bounds what faster ways may take beyond the workspace of the blocks.
     """
-    if strassen := with_strassen(stages, lhs, rhs, moduli, blocks, budget):
+    strassen = with_strassen(stages, lhs, rhs, moduli, blocks, budget)
+    if symmetric := with_symmetry(stages, lhs, rhs, blocks):
+        return symmetric.multiply_symmetric(lhs.operand, rhs.operand, moduli, strassen is not None)
+    if strassen:
         return strassen.multiply_by_strassen(lhs.operand, rhs.operand, moduli)
     dtype = lhs.operand.field.dtype
     if blocks.k == lhs.operand.k:
@@ -152,10 +155,21 @@ def with_strassen(
     stages: ProductStages, lhs: Rows, rhs: Rows, moduli: int, blocks: Blocks, budget: int
 ) -> CudaHandlers | None:
     """The stages, where they multiply faster by Strassen-Winograd: large operands, in one block and not prepared."""
+    cuda = _for_whole_operands(stages, lhs, rhs, blocks)
+    return cuda if cuda and cuda.gains_by_strassen(lhs.operand, rhs.operand, moduli, budget) else None
+
+
+def with_symmetry(stages: ProductStages, lhs: Rows, rhs: Rows, blocks: Blocks) -> CudaHandlers | None:
+    """The stages, where they do half of a product that is symmetric or may be, likewise."""
+    cuda = _for_whole_operands(stages, lhs, rhs, blocks)
+    return cuda if cuda and cuda.gains_by_symmetry(lhs.operand, rhs.operand) else None
+
+
+def _for_whole_operands(stages: ProductStages, lhs: Rows, rhs: Rows, blocks: Blocks) -> CudaHandlers | None:
     extents = Blocks(lhs.operand.batch, lhs.operand.rows, rhs.operand.rows, lhs.operand.k)
     if blocks != extents or lhs.quantized or rhs.quantized or not isinstance(stages, CudaHandlers):
         return None
-    return stages if stages.gains_by_strassen(lhs.operand, rhs.operand, moduli, budget) else None
+    return stages
 
 
 def in_blocks(

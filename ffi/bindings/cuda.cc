@@ -341,6 +341,7 @@ nb::dict all_registrations() {
   add_complex_handlers(capsules, {kComplexStats, kComplexQuantize, kComplexResidues,
                                   kComplexGroupedMma, kComplexCombine});
   add_ladder(capsules, ladder_handlers());
+  add_symmetric(capsules);
   return capsules;
 }
 

@@ -83,6 +83,18 @@ inline ffi::Error enqueue_mma(Checks checks, const GroupedMma& mma, cudaStream_t
   });
 }
 
+// A matrix kernel's list of the flagged tiles of an output.
+inline void check_list(Checks& checks, const MmaExtents& extents, const U8& scratch) {
+  if (!checks.ok()) return;
+  const int64_t needed = tile_list_bytes(extents.batch, extents.m, extents.n);
+  const int64_t given = scratch.element_count();
+  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
+                                      std::to_string(needed));
+}
+
 LadderHandlers ladder_handlers();
+
+// The handlers of products that may be symmetric.
+void add_symmetric(nb::dict& capsules);
 
 }  // namespace ozaki

@@ -50,15 +50,6 @@ ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U8 tiles, Resul
   });
 }
 
-void check_list(Checks& checks, const U8& lhs, const U8& rhs, const U8& scratch) {
-  if (!checks.ok()) return;
-  const MmaExtents extents = mma_extents(lhs, rhs);
-  const int64_t needed = tile_list_bytes(extents.batch, extents.m, extents.n);
-  const int64_t given = scratch.element_count();
-  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
-                                      std::to_string(needed));
-}
-
 GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kind, const U8& tiles,
                        int64_t rungs, U8& scratch) {
   GroupedMma mma = grouped_mma_of(lhs, rhs, output, kind);
@@ -70,7 +61,7 @@ GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kin
 ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Result<S32> sums,
                              Result<U8> scratch, MmaAttributes attributes) {
   Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
-  check_list(checks, lhs, rhs, *scratch);
+  check_list(checks, mma_extents(lhs, rhs), *scratch);
   GroupedMma mma = flagged_mma(lhs, rhs, sums->untyped_data(), MmaOutput::kFlaggedSums, tiles,
                                attributes.rungs, *scratch);
   if (planes_of(lhs) == kCoarsePlanes) mma.list = nullptr;  // wanted everywhere
@@ -80,7 +71,7 @@ ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Resu
 ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U8 tiles, Result<U8> v,
                        Result<U8> scratch, MmaAttributes attributes) {
   Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v);
-  check_list(checks, lhs, rhs, *scratch);
+  check_list(checks, mma_extents(lhs, rhs), *scratch);
   GroupedMma mma = flagged_mma(lhs, rhs, v->untyped_data(), MmaOutput::kFlaggedResidues, tiles,
                                attributes.rungs, *scratch);
   mma.count = count.typed_data();

@@ -269,9 +269,10 @@ inline void check_factors(Checks& checks, const U8& lhs, const U8& rhs) {
   checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
 }
 
-inline Checks check_grouped_mma(const U8& lhs, const U8& rhs, const V& v, VTypes allowed) {
+inline Checks check_grouped_mma(const U8& lhs, const U8& rhs, const V& v, VTypes allowed,
+                                const char* target = kGroupedMmaTarget) {
   const MmaExtents extents = mma_extents(lhs, rhs);
-  Checks checks(kGroupedMmaTarget);
+  Checks checks(target);
   check_factors(checks, lhs, rhs);
   checks.moduli(extents.moduli);
   check_v(checks, v, allowed, extents.batch, extents.moduli, extents.m, extents.n);

@@ -418,6 +418,15 @@ inline void check_rung_map(Checks& checks, const U8& rung, const U8& tiles,
 }
 
 // `earlier` is the c that the result shares its buffer with, or nothing.
+inline void check_earlier(Checks& checks, ffi::RemainingArgs earlier, const F64& c) {
+  checks.require(earlier.size() <= 1, "there is more than one earlier c");
+  if (checks.ok() && earlier.size() == 1) {
+    const auto shared = earlier.get<F64>(0);
+    checks.require(shared.has_value() && shared->untyped_data() == c.untyped_data(),
+                   "the earlier c is not the buffer of the result");
+  }
+}
+
 inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& scale_b,
                                    const F64& a, const F64& b, const S32& count, const U8& rung,
                                    const U8& tiles, ffi::RemainingArgs earlier, const F64& c,
@@ -430,12 +439,7 @@ inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& s
       {layouts.a.batch, attributes.product.moduli, layouts.a.rows, padded(layouts.b.rows)});
   check_count(checks, count);
   check_rung_map(checks, rung, tiles, layouts);
-  checks.require(earlier.size() <= 1, "there is more than one earlier c");
-  if (checks.ok() && earlier.size() == 1) {
-    const auto shared = earlier.get<F64>(0);
-    checks.require(shared.has_value() && shared->untyped_data() == c.untyped_data(),
-                   "the earlier c is not the buffer of the result");
-  }
+  check_earlier(checks, earlier, c);
   return checks;
 }
 

@@ -1,41 +1,12 @@
 #include <utility>
 
 #include "combine.h"
-#include "common/crt.h"
-#include "common/scale.h"
-#include "pair_bytes.cuh"
-#include "special_outputs.cuh"
+#include "combine_outputs.cuh"
 
 namespace ozaki {
 namespace {
 
 constexpr int kThreads = 128;
-
-// Residues of N moduli: a thread takes eight columns, one 8-byte load a modulus.
-template <int N>
-struct Residues {
-  static constexpr int kModuli = N, kPlanes = N, kColumns = 8;
-  using Element = uint8_t;
-  using Vector = uint2;
-
-  // y_g of the columns e and e + 1, e even.
-  static __device__ __forceinline__ void partial_sums(const Vector (&v)[N], int e,
-                                                      uint32_t (&y)[2][Crt<N>::kGroups]) {
-    uint32_t pairs[(N + 1) / 2];
-    pair_bytes(v, e, pairs);
-    partial_crt<N>(pairs, false, y[0]);
-    partial_crt<N>(pairs, true, y[1]);
-  }
-
-  // y_g of one column.
-  static __device__ __forceinline__ void partial_sums(const Element* v, int64_t plane,
-                                                      uint32_t (&y)[Crt<N>::kGroups]) {
-    uint32_t pairs[(N + 1) / 2] = {};
-#pragma unroll
-    for (int z = 0; z < N; ++z) pairs[z / 2] |= uint32_t{v[z * plane]} << (8 * (z % 2));
-    partial_crt<N>(pairs, false, y);
-  }
-};
 
 // Partial sums of the CRT: four columns, one 16-byte load a group of moduli.
 template <int N>
@@ -69,38 +40,21 @@ struct CombineGrid {
   int64_t blocks;
 };
 
-// In unsigned arithmetic: sentinels, whose outputs are written apart, may overflow.
-__device__ __forceinline__ int sum_of_scales(int32_t a, int32_t b) {
-  return static_cast<int>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
-}
-
-// Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
-// and columns with non-finite elements, and those that round_to_normal leaves.
+// Writes a thread's outputs again, one by one, where some are no ordinary numbers.
 template <typename V>
 __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int64_t batch,
                                                 int64_t i, int64_t column) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const int32_t scale_a = args.scale_a[batch * m + i];
   for (int64_t j = column; j < min(column + V::kColumns, n); ++j) {
-    const int32_t scale_b = args.scale_b[batch * n + j];
-    uint64_t bits = kNaNBits;
-    if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
-      uint32_t y[Crt<V::kModuli>::kGroups];
-      V::partial_sums(
-          static_cast<const typename V::Element*>(args.v) + (batch * V::kPlanes * m + i) * np + j,
-          m * np, y);
-      bits = round_to_float64(reconstruct<V::kModuli>(y), scale_a + scale_b);
-    } else if (scale_a != kScaleNaN && scale_b != kScaleNaN) {
-      bits = special_output(args, batch, i, j);
-    }
-    reinterpret_cast<uint64_t*>(args.c)[(batch * m + i) * n + j] = bits;
+    reinterpret_cast<uint64_t*>(args.c)[(batch * m + i) * n + j] =
+        rare_output<V>(args, np, batch, i, j);
   }
 }
 
 template <typename V>
 __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
     combine_kernel(const __grid_constant__ Combine args, const CombineGrid grid) {
-  constexpr int N = V::kModuli, kPlanes = V::kPlanes, kColumns = V::kColumns;
+  constexpr int kPlanes = V::kPlanes, kColumns = V::kColumns;
   using Vector = typename V::Vector;
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const uint32_t row_block = blockIdx.x / grid.column_blocks;
@@ -121,41 +75,20 @@ __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
   }
 
   const int32_t scale_a = args.scale_a[row];
-  const int32_t* scales = args.scale_b + batch * n + column;
   const bool inside = column + kColumns <= n;
   int32_t scale_b[kColumns];
-  if (inside && n % 4 == 0) {
-#pragma unroll
-    for (int e = 0; e < kColumns; e += 4) {
-      *reinterpret_cast<int4*>(scale_b + e) = *reinterpret_cast<const int4*>(scales + e);
-    }
-  } else {
-#pragma unroll
-    for (int e = 0; e < kColumns; ++e) scale_b[e] = column + e < n ? scales[e] : 0;
-  }
-  int32_t smallest = scale_a;
-#pragma unroll
-  for (int e = 0; e < kColumns; ++e) smallest = min(smallest, scale_b[e]);
-  bool ordinary = !is_sentinel(smallest);
+  load_scales(args.scale_b + batch * n, column, n, scale_b);
 
   unsigned long long* target = reinterpret_cast<unsigned long long*>(args.c) + row * n + column;
-#pragma unroll
-  for (int pair = 0; pair < kColumns; pair += 2) {
-    uint32_t y[2][Crt<N>::kGroups];
-    V::partial_sums(v, pair, y);
-    uint64_t c[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int scale = sum_of_scales(scale_a, scale_b[pair + e]);
-      ordinary &= round_to_normal(reconstruct<N>(y[e]), scale, c[e]);
-    }
-    if (inside && n % 2 == 0) {
-      __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
-    } else {
-      if (column + pair < n) __stcs(target + pair, c[0]);
-      if (column + pair + 1 < n) __stcs(target + pair + 1, c[1]);
-    }
-  }
+  const bool ordinary =
+      for_each_pair<V>(v, scale_a, scale_b, [&](int pair, const uint64_t (&c)[2]) {
+        if (inside && n % 2 == 0) {
+          __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
+        } else {
+          if (column + pair < n) __stcs(target + pair, c[0]);
+          if (column + pair + 1 < n) __stcs(target + pair + 1, c[1]);
+        }
+      });
   if (!ordinary) write_rare_outputs<V>(args, grid.np, batch, i, column);
 }
 

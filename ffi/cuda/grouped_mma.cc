@@ -76,6 +76,7 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   }
   args.list = mma.list;
   args.count = mma.count;
+  args.symmetry = mma.symmetry;
   if (mma.list != nullptr) {
     OZAKI_RETURN_IF_ERROR(launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
   }

@@ -40,6 +40,8 @@ struct GroupedMma {
   FlaggedTiles flagged = {};
   TileList* list = nullptr;        // scratch, tile_list_bytes; nullptr: all tiles
   const int32_t* count = nullptr;  // of kFlaggedResidues, [1]: at most `moduli`
+  // Of a square, [1]: without kFromOwnColumns (symmetry.h) the lhs is the rhs, too.
+  const uint8_t* symmetry = nullptr;
 };
 
 enum class MmaPath {

@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
   const uint32_t stages = ptx::shared_address(shared);
   const mma_sync::Position<S> position;
 
+  const uint8_t* const all_rhs = lhs_is_rhs<kKind>(args) ? args.lhs : args.rhs;
   auto scheduler = tile_scheduler<kKind>(args, blockIdx.x);
   for (; !scheduler.done(); scheduler.next()) {
     const Tile tile = scheduler.tile();
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       const Modulus& modulus = args.constants.modulus[moduli.first + part];
       const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
       const mma_sync::Operands operands = {args.lhs + operand * args.m * args.kp,
-                                           args.rhs + operand * args.n * args.kp, args.m, args.n,
+                                           all_rhs + operand * args.n * args.kp, args.m, args.n,
                                            args.kp};
       mma_sync::Accumulator<S> acc;
       mma_sync::multiply<S, is_bytes(kKind), kKind != MmaOutput::kFlaggedSums>(

@@ -50,10 +50,14 @@ struct Shape {
   static_assert(kLhsBytes % 1024 == 0 && kRhsBytes % 1024 == 0, "the swizzle repeats every 1024");
 };
 
+struct RhsMaps {
+  CUtensorMap plain;     // (k, row, operand)
+  CUtensorMap permuted;  // (k, e, q, j, operand), see encode_permuted
+};
+
 struct TensorMaps {
-  CUtensorMap lhs;           // (k, row, operand)
-  CUtensorMap rhs;           // (k, row, operand)
-  CUtensorMap rhs_permuted;  // (k, e, q, j, operand), see encode_rhs_permuted
+  CUtensorMap lhs;  // (k, row, operand)
+  RhsMaps rhs, lhs_as_rhs;
 };
 
 // Columns whose rhs rows are permuted on their way to shared memory: whole blocks. The copy's box
@@ -120,6 +124,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
     ptx::registers_decrease<40>();
     if (threadIdx.x == 0) {
       constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
+      const RhsMaps& rhs_maps = lhs_is_rhs<kKind>(args) ? maps.lhs_as_rhs : maps.rhs;
       for (; !scheduler.done(); scheduler.next()) {
         const Tile tile = scheduler.tile();
         const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
@@ -136,10 +141,10 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
               const int row = tile.n * S::kBlockN + block * kRhsRows;
               const uint32_t destination = rhs + block * kRhsRows * S::kBlockK;
               if (row < n_permuted) {
-                ptx::tma_load_5d<S::kCluster>(destination, &maps.rhs_permuted, full(ring.stage),
+                ptx::tma_load_5d<S::kCluster>(destination, &rhs_maps.permuted, full(ring.stage),
                                               k * S::kBlockK, row, 0, 0, operand);
               } else {
-                ptx::tma_load_3d<S::kCluster>(destination, &maps.rhs, full(ring.stage),
+                ptx::tma_load_3d<S::kCluster>(destination, &rhs_maps.plain, full(ring.stage),
                                               k * S::kBlockK, row, operand);
               }
             }
@@ -287,25 +292,33 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
 // Boxes of 64 rows in the order in which the consumers want them (mma_epilogue.cuh): the row is
 // e + 16q + 2j, e < 2 fastest, then q < 4, then j < 8. The three strides overlap: e runs over every
 // row at which such a box may start.
-Status encode_rhs_permuted(CUtensorMap* map, const MmaArguments& args) {
+Status encode_permuted(CUtensorMap* map, const uint8_t* rhs, const MmaArguments& args) {
   const cuuint64_t k = args.kp, rows = args.n, operands = cuuint64_t{1} * args.batch * args.moduli;
-  return encode_tensor_map<5>(map, args.rhs, {k, rows - kRhsRows + 2, 4, 8, operands},
+  return encode_tensor_map<5>(map, rhs, {k, rows - kRhsRows + 2, 4, 8, operands},
                               {k, 16 * k, 2 * k, rows * k}, {128, 2, 4, 8, 1});
+}
+
+template <MmaOutput kKind>
+Status encode_rhs(RhsMaps* maps, const uint8_t* rhs, const MmaArguments& args) {
+  const cuuint64_t k = args.kp, n = args.n, operands = cuuint64_t{1} * args.batch * args.moduli;
+  OZAKI_RETURN_IF_ERROR(
+      encode_tensor_map<3>(&maps->plain, rhs, {k, n, operands}, {k, n * k}, {128, kRhsRows, 1}));
+  if (permuted_columns<kKind>(args.n) == 0) return Status();
+  return encode_permuted(&maps->permuted, rhs, args);
 }
 
 template <typename S, MmaOutput kKind>
 Status launch(MmaArguments args, cudaStream_t stream) {
   const auto kernel = wgmma_kernel<S, kKind>;
   constexpr int kSharedBytes = S::template kSharedBytes<kKind>;
-  const cuuint64_t k = args.kp, m = args.m, n = args.n;
+  const cuuint64_t k = args.kp, m = args.m;
   const cuuint64_t operands = cuuint64_t{1} * args.batch * args.moduli;
   TensorMaps maps = {};
   OZAKI_RETURN_IF_ERROR(encode_tensor_map<3>(&maps.lhs, args.lhs, {k, m, operands}, {k, m * k},
                                              {128, S::kBlockM, 1}));
-  OZAKI_RETURN_IF_ERROR(
-      encode_tensor_map<3>(&maps.rhs, args.rhs, {k, n, operands}, {k, n * k}, {128, kRhsRows, 1}));
-  if (permuted_columns<kKind>(args.n) > 0) {
-    OZAKI_RETURN_IF_ERROR(encode_rhs_permuted(&maps.rhs_permuted, args));
+  OZAKI_RETURN_IF_ERROR(encode_rhs<kKind>(&maps.rhs, args.rhs, args));
+  if (args.symmetry != nullptr) {
+    OZAKI_RETURN_IF_ERROR(encode_rhs<kKind>(&maps.lhs_as_rhs, args.lhs, args));
   }
 
   OZAKI_RETURN_IF_CUDA_ERROR(

@@ -11,6 +11,7 @@
 #include "common/residue.h"
 #include "mma_constants.h"
 #include "mma_launch.h"
+#include "symmetry.h"
 #include "tile_scheduler.cuh"
 
 namespace ozaki {
@@ -69,6 +70,12 @@ __device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_
   } else {
     return TileScheduler(args.grid, first);
   }
+}
+
+// Whether the rhs of a product is the lhs once more: that of a symmetric square.
+template <MmaOutput kKind>
+__device__ __forceinline__ bool lhs_is_rhs(const MmaArguments& args) {
+  return is_flagged(kKind) && args.symmetry != nullptr && (*args.symmetry & kFromOwnColumns) == 0;
 }
 
 __device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments& args, const TileScheduler&,

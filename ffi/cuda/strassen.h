@@ -43,7 +43,7 @@ enum class StrassenSide { kLhs, kRhs };
 // real or the parts of complex ones.
 //   residues: [batch, 7, parts, moduli, strassen_half(rows), strassen_depth(k / parts)],
 // which launch_grouped_mma multiplies as a batch of 7 batch. Where `count` is not null, the first
-// *count moduli alone are made. Allocates nothing, waits for nothing.
+// *count moduli alone are made, none at all of 0. Allocates nothing, waits for nothing.
 Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenSide side,
                                 int moduli, const int32_t* count, const int32_t* scale,
                                 uint8_t* residues, const Device& device, cudaStream_t stream);
@@ -51,7 +51,7 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
 // launch_combine, or launch_combine_complex where layouts count parts, for the residues of the
 // seven products,
 //   combine.v: [batch, 7, parts, moduli, strassen_half(m), strassen_half(n) padded to 16].
-// Where `count` is not null, X comes from the first *count moduli.
+// Where `count` is not null, X comes from the first *count moduli; of 0 nothing is written.
 Status launch_strassen_combine(const Combine& combine, int moduli, const int32_t* count,
                                const Device& device, cudaStream_t stream);
 

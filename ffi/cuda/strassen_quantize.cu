@@ -182,6 +182,8 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
     strassen_quantize_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint64_t tiles[];  // [kQuarters][Tile::kQuarter]
 
+  const int count = args.count != nullptr ? *args.count : args.moduli;
+  if (count == 0) return;
   const uint32_t tiles_of_batch = args.row_tiles * args.depth_tiles;
   const uint32_t b = blockIdx.x / tiles_of_batch, tile = blockIdx.x - b * tiles_of_batch;
   const uint32_t width = min(Tile::kGroup, args.depth_tiles);
@@ -200,7 +202,6 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
   __syncthreads();
 
   constexpr int kParts = Element::kParts;
-  const int count = args.count != nullptr ? *args.count : args.moduli;
   const int64_t plane = args.half_rows * args.depth, root = args.moduli * plane;
   uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * kParts * root;
 #pragma unroll 1

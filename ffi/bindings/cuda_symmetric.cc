@@ -1,0 +1,93 @@
+// FFI handlers of products that may be symmetric, which only this platform has: cuda.cc.
+#include "bindings/cuda.h"
+#include "cuda/symmetric_combine.h"
+#include "cuda/symmetry.h"
+
+namespace ozaki {
+namespace {
+
+constexpr char kSymmetryTarget[] = "jax_ozaki.symmetry.v1";
+constexpr char kSymmetricMmaTarget[] = "jax_ozaki.symmetric_mma.v1";
+constexpr char kSymmetricCombineTarget[] = "jax_ozaki.symmetric_combine.v1";
+
+void check_square_tiles(Checks& checks, const U8& tiles, int64_t batch, int64_t m, int64_t n) {
+  checks.require(m == n, "the product is not square: " + std::to_string(m) + " rows and " +
+                             std::to_string(n) + " columns");
+  check_tiles(checks, tiles, batch, m, n);
+}
+
+// (x) -> tiles, as in cuda/symmetry.h
+ffi::Error symmetry_handler(cudaStream_t stream, F64 x, Result<U8> tiles, Layout layout) {
+  Checks checks(kSymmetryTarget);
+  checks.layout("x", layout, x.element_count());
+  check_square_tiles(checks, *tiles, layout.batch, layout.rows, layout.k);
+  check_limits(checks, "x", layout);
+  return enqueue(checks, [&](const Device&) {
+    return launch_symmetry(x.typed_data(), layout, tiles->typed_data(), stream);
+  });
+}
+
+// (lhs, rhs, tiles) -> (v, scratch): the computed tiles of v
+ffi::Error symmetric_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Result<V> v,
+                                 Result<U8> scratch) {
+  const MmaExtents extents = mma_extents(lhs, rhs);
+  Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytes, kSymmetricMmaTarget);
+  check_square_tiles(checks, tiles, extents.batch, extents.m, extents.n);
+  check_list(checks, extents, *scratch);
+  GroupedMma mma = grouped_mma_of(lhs, rhs, v->untyped_data(), MmaOutput::kFlaggedResidues);
+  mma.flagged = {tiles.typed_data(), kComputed, extents.m, extents.n};
+  mma.list = reinterpret_cast<TileList*>(scratch->typed_data());
+  mma.symmetry = tiles.typed_data() + symmetry_flag(extents.n);
+  return enqueue_mma(checks, mma, stream);
+}
+
+// (v, scale_a, scale_b, a, b, tiles, c?) -> c, which keeps what is neither computed nor mirrored
+ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, F64 a,
+                                     F64 b, U8 tiles, ffi::RemainingArgs earlier, Result<F64> c,
+                                     CombineAttributes attributes) {
+  const CombineLayouts layouts = combine_layouts(*c, attributes);
+  const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
+  Checks checks = check_combine(kSymmetricCombineTarget, scale_a, scale_b, a, b, *c, attributes);
+  checks.shape("v", v.dimensions(), {batch, attributes.moduli, m, padded(n)});
+  check_square_tiles(checks, tiles, batch, m, n);
+  check_earlier(checks, earlier, *c);
+  check_limits(checks, "a", layouts.a);
+  check_limits(checks, "b", layouts.b);
+  return enqueue(checks, [&](const Device&) {
+    return launch_symmetric_combine(
+        {v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
+         c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
+        tiles.typed_data(), static_cast<int>(attributes.moduli), stream);
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kSymmetry, symmetry_handler,
+                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Ret<U8>().Attrs<Layout>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(
+    kSymmetricMma, symmetric_mma_handler,
+    ffi::Ffi::Bind().Ctx<Stream>().Arg<U8>().Arg<U8>().Arg<U8>().Ret<V>().Ret<U8>(),
+    {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kSymmetricCombine, symmetric_combine_handler,
+                       ffi::Ffi::Bind()
+                           .Ctx<Stream>()
+                           .Arg<U8>()
+                           .Arg<S32>()
+                           .Arg<S32>()
+                           .Arg<F64>()
+                           .Arg<F64>()
+                           .Arg<U8>()
+                           .RemainingArgs()
+                           .Ret<F64>()
+                           .Attrs<CombineAttributes>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+}  // namespace
+
+void add_symmetric(nb::dict& capsules) {
+  add_handler(capsules, kSymmetryTarget, kSymmetry);
+  add_handler(capsules, kSymmetricMmaTarget, kSymmetricMma);
+  add_handler(capsules, kSymmetricCombineTarget, kSymmetricCombine);
+}
+
+}  // namespace ozaki
