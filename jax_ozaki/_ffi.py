@@ -23,7 +23,7 @@ STAGES = (
     "ladder_quantize", "ladder_residues", "ladder_mma", "ladder_combine", "ladder_sum",
 )  # fmt: skip
 _STRASSEN_STAGES = ("strassen_quantize", "strassen_combine")
-_SYMMETRIC_STAGES = ("symmetry", "symmetric_mma", "symmetric_combine")
+_SYMMETRIC_STAGES = ("symmetry", "symmetric_mma", "symmetric_combine", "symmetric_mirror")
 CUDA_STAGES = (*STAGES, *_STRASSEN_STAGES, *(f"complex_{stage}" for stage in _STRASSEN_STAGES), *_SYMMETRIC_STAGES)
 
 Version = tuple[int, ...]

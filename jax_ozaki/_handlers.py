@@ -124,13 +124,12 @@ class CudaHandlers(Handlers):
         Whether x is symmetric, so that x x is, the device finds out; if not, all tiles are computed, or it multiplies
         by Strassen-Winograd if that is faster.
         """
+        tiles = self.tiles_of_itself(lhs, rhs)
         if lhs.order == rhs.order:
             residues, scale, _ = self.quantize(lhs, moduli)
-            tiles = _tiles_of_symmetric(lhs.batch, lhs.rows)
             v = self._symmetric_mma(residues, residues, tiles)
             return self.symmetric_combine(v, scale, scale, lhs, rhs, tiles, moduli)
 
-        tiles = self.tiles_of_square(lhs)
         rhs_scale, _ = self.stats(rhs, moduli)
         count = jnp.full(1, moduli, jnp.int32)
         if not strassen:
@@ -140,7 +139,7 @@ class CudaHandlers(Handlers):
             return self.symmetric_combine(v, lhs_scale, rhs_scale, lhs, rhs, tiles, moduli)
 
         lhs_scale, _ = self.stats(lhs, moduli)
-        symmetric = (tiles[0, -1:, 0] & _FROM_OWN_COLUMNS) == 0
+        symmetric = self.found_symmetric(tiles)
         by_strassen = jnp.where(symmetric, 0, count)
         c = self.first_rung_by_strassen(lhs, rhs, lhs_scale, rhs_scale, moduli, by_strassen, tiles)
         c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, tiles, 0).astype(jnp.uint8)))
@@ -148,10 +147,21 @@ class CudaHandlers(Handlers):
         v = self._symmetric_mma(residues, residues, tiles)
         return self.symmetric_combine(v, lhs_scale, rhs_scale, lhs, rhs, tiles, moduli, c)
 
-    def tiles_of_square(self, x: Operand) -> Array:
-        """What every tile of x x needs, uint8[batch, tiles, tiles]."""
-        side = _rungs.tiles(x.rows)
-        return self._call("symmetry", _type((x.batch, side, side), jnp.uint8), x.array, **layout(x))
+    def tiles_of_itself(self, lhs: Operand, rhs: Operand) -> Array:
+        """What every tile of x x^T or x x needs, uint8[batch, tiles, tiles]; one that is 0 mirrors another."""
+        shape = (lhs.batch, *[_rungs.tiles(lhs.rows)] * 2)
+        if lhs.order != rhs.order:
+            return self._call("symmetry", _type(shape, jnp.uint8), lhs.array, **layout(lhs))
+        row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (1, 2))
+        return jnp.where(row <= column, _COMPUTED, 0).astype(jnp.uint8)
+
+    def found_symmetric(self, tiles: Array) -> Array:
+        """Whether the tiles of x x are those of a symmetric product: bool[1]."""
+        return (tiles[0, -1:, 0] & _FROM_OWN_COLUMNS) == 0
+
+    def mirror(self, c: Array, tiles: Array) -> Array:
+        """c with the tiles that are 0 in ``tiles`` as mirror images of others."""
+        return self._call("symmetric_mirror", _type(c.shape, c.dtype), c, tiles, aliases={0: 0})
 
     def _symmetric_mma(self, lhs: Array, rhs: Array, tiles: Array) -> Array:
         """As ``grouped_mma``, the computed tiles alone; of a symmetric product rhs is not read."""
@@ -229,13 +239,6 @@ class CudaHandlers(Handlers):
 
 _COMPUTED, _FROM_OWN_COLUMNS = 1, 2
 """What a tile of a square needs: cuda/symmetry.h."""
-
-
-def _tiles_of_symmetric(batch: int, rows: int) -> Array:
-    """What every tile of a symmetric product needs."""
-    shape = (batch, _rungs.tiles(rows), _rungs.tiles(rows))
-    row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (1, 2))
-    return jnp.where(row <= column, _COMPUTED, 0).astype(jnp.uint8)
 
 
 _SMALLEST_TILE = 32

@@ -29,8 +29,8 @@ from ._contract import Contract
 from ._handlers import CudaHandlers
 from ._operand import Operand
 from ._plan import Blocks, padded
-from ._rungs import Certified
-from ._stages import Quantized, Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen
+from ._rungs import Certified, RungMap
+from ._stages import Quantized, Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen, with_symmetry
 
 
 class Decided(NamedTuple):
@@ -53,7 +53,14 @@ def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Bl
     Magnitudes are those of the whole k, which the blocks of k do not divide. ``budget`` as in ``_stages.product``.
     """
     k = lhs.operand.k
-    if strassen := with_strassen(stages, lhs, rhs, contract.modulus_count(k), blocks, budget):
+    strassen = with_strassen(stages, lhs, rhs, contract.modulus_count(k), blocks, budget)
+    if symmetric := with_symmetry(stages, lhs, rhs, blocks):
+        tiles = symmetric.tiles_of_itself(lhs.operand, rhs.operand)
+        if lhs.operand.order == rhs.operand.order:
+            strassen = None  # half of the work is less
+        rows, columns = (lhs, rhs) if strassen else (quantize(stages, x, contract) for x in (lhs, rhs))
+        return symmetric.mirror(_multiply(stages, rows, columns, contract, k, strassen, tiles), tiles)
+    if strassen:
         return _multiply(stages, lhs, rhs, contract, k, strassen)
     if blocks.k < k:
         return in_blocks(lhs, rhs, blocks, lambda rows: rows, lambda a, b: _multiply(stages, a, b, contract, blocks.k))
@@ -80,21 +87,39 @@ def quantize(stages: Stages, rows: Rows, contract: Contract) -> Rows:
 
 
 def _multiply(
-    stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, k_block: int, strassen: CudaHandlers | None = None
+    stages: Stages,
+    lhs: Rows,
+    rhs: Rows,
+    contract: Contract,
+    k_block: int,
+    strassen: CudaHandlers | None = None,
+    computed: Array | None = None,
 ) -> Array:
+    """The product, of which the tiles that are 0 in ``computed`` hold anything. ``strassen`` gives the first rungs, but
+    those of a product that is symmetric by ``computed``."""
     k = lhs.operand.k
     a, b = (certified(stages, rows, contract) for rows in (lhs, rhs))
-    found = decide(stages, lhs.operand, rhs.operand, a, b, contract)
+    found = decide(stages, lhs.operand, rhs.operand, a, b, contract, computed)
     operands = lhs.operand, rhs.operand
 
     moduli = contract.modulus_count(k)
     count = modulus_count(a, b, contract, k)
     scales = a.scale, b.scale
-    if strassen:
+
+    def plainly(tiles: Array, c: Array | None = None) -> Array:
+        v = residue_products(stages, lhs, rhs, *scales, moduli, count, tiles, _rungs.FIRST, k_block)
+        return stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=_rungs.FIRST)
+
+    if strassen is None:
+        c = plainly(found.tiles)
+    elif computed is None:
         c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, found.tiles)
     else:
-        v = residue_products(stages, lhs, rhs, *scales, moduli, count, found.tiles, _rungs.FIRST, k_block)
-        c = stages.ladder_combine(v, *scales, *operands, count, found.rung, found.tiles, None, rungs=_rungs.FIRST)
+        symmetric, none = strassen.found_symmetric(computed), jnp.uint8(0)
+        others = jnp.where(symmetric, 0, count), jnp.where(symmetric, none, found.tiles)
+        c = strassen.first_rung_by_strassen(*operands, *scales, moduli, *others)
+        c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, found.tiles, none)))
+        c = plainly(tiles, c)
 
     tiles, rungs = found.tiles, 1 << _rungs.SUM
     if contract.kind == "componentwise":
@@ -118,11 +143,22 @@ def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:
     return Certified(*stages.stats(rows.operand, contract.modulus_count(k), contract.fewer(k)))
 
 
-def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certified, contract: Contract) -> Decided:
-    """The rung of every output."""
+def decide(
+    stages: Stages,
+    lhs: Operand,
+    rhs: Operand,
+    a: Certified,
+    b: Certified,
+    contract: Contract,
+    computed: Array | None = None,
+) -> Decided:
+    """The rung of every output. Tiles that are 0 in ``computed`` have none."""
+
+    def of_computed(known: RungMap) -> RungMap:
+        return known if computed is None else known._replace(tiles=jnp.where(computed == 0, jnp.uint8(0), known.tiles))
+
     if contract.kind == "exact":
-        rung = exact_rungs(a, b)
-        known = _ladder_reference.rung_map(rung)
+        known = of_computed(_ladder_reference.rung_map(exact_rungs(a, b)))
         return Decided(*known, a.scale, b.scale)
 
     tau_half = half_tolerance(contract, lhs.k)
@@ -138,7 +174,7 @@ def decide(stages: Stages, lhs: Operand, rhs: Operand, a: Certified, b: Certifie
         return stages.magnitude(of(0, lhs, a), of(1, rhs, b), tiles, rungs=rungs)
 
     everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint8)
-    coarse = stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half)
+    coarse = of_computed(stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half))
     wide = contract.wide_modulus_count(lhs.k)
     lhs_wide, rhs_wide = (scale(rows, wide) for rows in (a, b))
     all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1

@@ -9,6 +9,7 @@ namespace {
 constexpr char kSymmetryTarget[] = "jax_ozaki.symmetry.v1";
 constexpr char kSymmetricMmaTarget[] = "jax_ozaki.symmetric_mma.v1";
 constexpr char kSymmetricCombineTarget[] = "jax_ozaki.symmetric_combine.v1";
+constexpr char kSymmetricMirrorTarget[] = "jax_ozaki.symmetric_mirror.v1";
 
 void check_square_tiles(Checks& checks, const U8& tiles, int64_t batch, int64_t m, int64_t n) {
   checks.require(m == n, "the product is not square: " + std::to_string(m) + " rows and " +
@@ -22,8 +23,8 @@ ffi::Error symmetry_handler(cudaStream_t stream, F64 x, Result<U8> tiles, Layout
   checks.layout("x", layout, x.element_count());
   check_square_tiles(checks, *tiles, layout.batch, layout.rows, layout.k);
   check_limits(checks, "x", layout);
-  return enqueue(checks, [&](const Device&) {
-    return launch_symmetry(x.typed_data(), layout, tiles->typed_data(), stream);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_symmetry(x.typed_data(), layout, tiles->typed_data(), device, stream);
   });
 }
 
@@ -61,6 +62,24 @@ ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32
   });
 }
 
+// (c, tiles) -> c, in its buffer
+ffi::Error symmetric_mirror_handler(cudaStream_t stream, F64 earlier, U8 tiles, Result<F64> c) {
+  Checks checks(kSymmetricMirrorTarget);
+  checks.rank("c", c->dimensions(), 3);
+  const int64_t batch = Checks::dimension(c->dimensions(), 0);
+  const int64_t n = Checks::dimension(c->dimensions(), 2);
+  check_square_tiles(checks, tiles, batch, Checks::dimension(c->dimensions(), 1), n);
+  checks.require(batch >= 1 && n >= 1, "c is empty");
+  checks.require(earlier.untyped_data() == c->untyped_data(),
+                 "the earlier c is not the buffer of the result");
+  return enqueue(checks, [&](const Device& device) {
+    return launch_mirror(c->typed_data(), batch, n, tiles.typed_data(), device, stream);
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kSymmetricMirror, symmetric_mirror_handler,
+                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Arg<U8>().Ret<F64>(),
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kSymmetry, symmetry_handler,
                        ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Ret<U8>().Attrs<Layout>(),
                        {ffi::Traits::kCmdBufferCompatible});
@@ -88,6 +107,7 @@ void add_symmetric(nb::dict& capsules) {
   add_handler(capsules, kSymmetryTarget, kSymmetry);
   add_handler(capsules, kSymmetricMmaTarget, kSymmetricMma);
   add_handler(capsules, kSymmetricCombineTarget, kSymmetricCombine);
+  add_handler(capsules, kSymmetricMirrorTarget, kSymmetricMirror);
 }
 
 }  // namespace ozaki

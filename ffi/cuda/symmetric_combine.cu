@@ -9,7 +9,7 @@ namespace ozaki {
 namespace {
 
 // A CTA takes kRows x kWidth outputs of one tile, kColumns a thread.
-constexpr int kThreads = 128, kColumns = 8, kLanes = 8;
+constexpr int kThreads = 128, kLanes = 16, kColumns = 8;
 constexpr int kRows = kThreads / kLanes, kWidth = kLanes * kColumns;
 static_assert(kTile % kRows == 0 && kTile % kWidth == 0, "a CTA has one tile");
 
@@ -19,13 +19,13 @@ struct Grid {
   int64_t tiles;                       // along a side
 };
 
-// Where the output in a row and a column of the CTA waits for its mirror image to be written.
-// Neighbours along either meet different banks.
-__device__ __forceinline__ int mirror_place(int row, int column) {
-  return column * kRows + (row ^ (column / kColumns * 2 & (kRows - 1)));
+// Where an output of a CTA waits to be stored. Neighbours along a row and along a column meet few
+// of each other's banks.
+__device__ __forceinline__ int place(int row, int column) {
+  return column * kRows + (row ^ ((column + column / kColumns) & (kRows - 1)));
 }
 
-// Apart, since it is rare.
+// Writes a thread's outputs again, one by one, where some are no ordinary numbers.
 template <typename V>
 __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int64_t batch,
                                                 int64_t i, int64_t column, bool mirrored) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
                              const Grid grid) {
   using V = Residues<N>;
   static_assert(V::kColumns == kColumns);
-  __shared__ uint64_t mirror[kWidth * kRows];
+  __shared__ unsigned long long outputs[kRows * kWidth];
   const uint32_t all_rows = blockIdx.x / grid.column_blocks;
   const uint32_t column_block = blockIdx.x - all_rows * grid.column_blocks;
   const uint32_t batch = all_rows / grid.row_blocks;
@@ -56,12 +56,11 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
   const bool mirrored = (of_batch[tile_j * grid.tiles + tile_i] & kComputed) == 0;
 
   const int64_t n = args.a_layout.rows;
-  const int r = threadIdx.x / kLanes, first = threadIdx.x % kLanes * kColumns;
-  const int64_t i = first_row + r, column = first_column + first;
-  unsigned long long* const c = reinterpret_cast<unsigned long long*>(args.c) + batch * n * n;
+  const int row = threadIdx.x / kLanes, first = threadIdx.x % kLanes * kColumns;
+  const int64_t i = first_row + row, column = first_column + first;
   bool ordinary = true;
   if (i < n && column < n) {
-    typename V::Vector v[V::kPlanes];
+    typename V::Vector v[N];
     const uint8_t* source =
         static_cast<const uint8_t*>(args.v) + (int64_t{batch} * N * n + i) * grid.np + column;
 #pragma unroll
@@ -71,35 +70,35 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
     }
     int32_t scale_b[kColumns];
     load_scales(args.scale_b + batch * n, column, n, scale_b);
-    unsigned long long* const target = c + i * n + column;
-    const bool vectors = column + kColumns <= n && n % 2 == 0;
-    ordinary = for_each_pair<V>(
-        v, args.scale_a[batch * n + i], scale_b, [&](int pair, const uint64_t (&bits)[2]) {
-          if (vectors) {
-            __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(bits[0], bits[1]));
-          } else {
-            if (column + pair < n) __stcs(target + pair, bits[0]);
-            if (column + pair + 1 < n) __stcs(target + pair + 1, bits[1]);
-          }
-          if (mirrored) {
-            mirror[mirror_place(r, first + pair)] = bits[0];
-            mirror[mirror_place(r, first + pair + 1)] = bits[1];
-          }
-        });
+    const int32_t scale_a = args.scale_a[batch * n + i];
+    ordinary = for_each_pair<V>(v, scale_a, scale_b, [&](int pair, const uint64_t (&bits)[2]) {
+      outputs[place(row, first + pair)] = bits[0];
+      outputs[place(row, first + pair + 1)] = bits[1];
+    });
+  }
+  __syncthreads();
+
+  // Neighbouring threads store neighbouring outputs, of the tile and of its mirror image.
+  unsigned long long* const c = reinterpret_cast<unsigned long long*>(args.c) + batch * n * n;
+#pragma unroll
+  for (int at = threadIdx.x; at < kRows * kWidth; at += kThreads) {
+    const int r = at / kWidth, j = at % kWidth;
+    if (first_row + r < n && first_column + j < n) {
+      __stcs(c + (first_row + r) * n + first_column + j, outputs[place(r, j)]);
+    }
   }
   if (mirrored) {
-    __syncthreads();
 #pragma unroll
-    for (int at = threadIdx.x; at < kWidth * kRows; at += kThreads) {
-      const int row = at % kRows, of_row = at / kRows;
-      const int64_t j = first_column + of_row;
-      if (first_row + row < n && j < n) {
-        __stcs(c + j * n + first_row + row, mirror[mirror_place(row, of_row)]);
+    for (int at = threadIdx.x; at < kRows * kWidth; at += kThreads) {
+      const int r = at % kRows, j = at / kRows;
+      if (first_row + r < n && first_column + j < n) {
+        __stcs(c + (first_column + j) * n + first_row + r, outputs[place(r, j)]);
       }
     }
-    __syncthreads();  // what is rare is written again
   }
-  if (!ordinary) write_rare_outputs<V>(args, grid.np, batch, i, column, mirrored);
+  if (__syncthreads_or(!ordinary) && !ordinary) {
+    write_rare_outputs<V>(args, grid.np, batch, i, column, mirrored);
+  }
 }
 
 using Kernel = void (*)(Combine, const uint8_t*, Grid);

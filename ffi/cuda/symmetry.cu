@@ -6,13 +6,43 @@
 namespace ozaki {
 namespace {
 
-// A CTA compares a block of kBlock x kBlock elements with its mirror image.
-constexpr int kBlock = 32, kThreads = 256, kPasses = kBlock * kBlock / kThreads;
+// A CTA takes a block of kBlock x kBlock elements and its mirror image.
+constexpr int kBlock = 32, kThreads = 256;
+constexpr int kRowsPerPass = kThreads / kBlock, kPasses = kBlock / kRowsPerPass;
+constexpr int kCtasPerMultiprocessor = 8;
 
-struct Grid {
-  int64_t n, stride_b, pitch;  // of x
-  uint32_t blocks;             // along a side
-  int64_t flag, tiles;         // the place of the flag, and all of them
+// The blocks of a batch of matrices on one side of the diagonal.
+struct BlockGrid {
+  uint32_t side, pairs;  // of a matrix: the blocks of a row, and the pairs of rows
+  uint32_t count;
+
+  struct Block {
+    uint32_t batch, row, column;  // row <= column
+  };
+
+  // A row of blocks, from the diagonal on, is followed by the row as far from the other end:
+  // together they are as many for every such pair.
+  __device__ __forceinline__ Block at(uint32_t index) const {
+    const uint32_t pair = index / (side + 1), of_pair = index - pair * (side + 1);
+    const uint32_t batch = pair / pairs, upper = pair - batch * pairs, of_upper = side - upper;
+    if (of_pair < of_upper) return {batch, upper, upper + of_pair};
+    return {batch, of_upper - 1, of_pair - 1};
+  }
+};
+
+Status make_block_grid(int64_t batch, int64_t n, BlockGrid& grid) {
+  const int64_t side = (n + kBlock - 1) / kBlock, pairs = (side + 1) / 2;
+  if (batch * pairs * (side + 1) > INT32_MAX) {
+    return Status("symmetry: more than 2^31 blocks of a matrix");
+  }
+  grid.side = static_cast<uint32_t>(side), grid.pairs = static_cast<uint32_t>(pairs);
+  grid.count = static_cast<uint32_t>(batch * pairs * (side + 1));
+  return Status();
+}
+
+struct Matrices {
+  const uint64_t* x;
+  int64_t n, stride_b, pitch;
 };
 
 __global__ void __launch_bounds__(kThreads)
@@ -23,62 +53,96 @@ __global__ void __launch_bounds__(kThreads)
   tiles[index] = row <= column ? kComputed : 0;
 }
 
-// Whoever finds two elements that differ raises the flag, and what starts later leaves at once.
-__global__ void __launch_bounds__(kThreads)
-    symmetry_kernel(const uint64_t* x, const Grid grid, uint8_t* tiles) {
-  // A row of blocks, from the diagonal on, followed by the row as far from the other end: together
-  // they are as many for every such pair.
-  const uint32_t upper = blockIdx.x / (grid.blocks + 1);
-  const uint32_t at = blockIdx.x - upper * (grid.blocks + 1), of_upper = grid.blocks - upper;
-  const uint32_t row = at < of_upper ? upper : of_upper - 1;
-  const uint32_t column = row + (at < of_upper ? at : at - of_upper);
-  const volatile uint8_t* const flag = tiles + grid.flag;
-  if (__syncthreads_or((*flag & kFromOwnColumns) != 0)) return;
-
+// Whoever finds two elements that differ raises the flag, and all others leave when they see it.
+__global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
+    symmetry_kernel(const Matrices of, const BlockGrid grid, uint8_t* tiles, int64_t tile_count,
+                    int64_t flag) {
   __shared__ uint64_t mirror[kBlock][kBlock + 1];
   const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
-  const int64_t i = int64_t{row} * kBlock, j = int64_t{column} * kBlock;
-  const uint64_t* const matrix = x + blockIdx.y * grid.stride_b;
-  uint64_t here[kPasses];
+  for (uint32_t index = blockIdx.x; index < grid.count; index += gridDim.x) {
+    const BlockGrid::Block block = grid.at(index);
+    const int64_t i = int64_t{block.row} * kBlock, j = int64_t{block.column} * kBlock;
+    const uint64_t* const x = of.x + block.batch * of.stride_b;
+    uint64_t here[kPasses];
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const int r = first + pass * (kThreads / kBlock);
-    const bool inside = i + r < grid.n && j + lane < grid.n;
-    const bool inside_mirror = j + r < grid.n && i + lane < grid.n;
-    here[pass] = inside ? matrix[(i + r) * grid.pitch + j + lane] : 0;
-    mirror[r][lane] = inside_mirror ? matrix[(j + r) * grid.pitch + i + lane] : 0;
-  }
-  __syncthreads();
-  bool differs = false;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int r = first + pass * kRowsPerPass;
+      const bool inside = i + r < of.n && j + lane < of.n;
+      const bool inside_mirror = j + r < of.n && i + lane < of.n;
+      here[pass] = inside ? x[(i + r) * of.pitch + j + lane] : 0;
+      mirror[r][lane] = inside_mirror ? x[(j + r) * of.pitch + i + lane] : 0;
+    }
+    const uint8_t raised = *static_cast<const volatile uint8_t*>(tiles + flag) & kFromOwnColumns;
+    __syncthreads();
+    bool differs = false;
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    differs |= here[pass] != mirror[lane][first + pass * (kThreads / kBlock)];
+    for (int pass = 0; pass < kPasses; ++pass) {
+      differs |= here[pass] != mirror[lane][first + pass * kRowsPerPass];
+    }
+    if (__syncthreads_or(raised)) return;
+    if (__syncthreads_or(differs)) {
+      for (int64_t tile = threadIdx.x; tile < tile_count; tile += kThreads) {
+        tiles[tile] = kComputed | kFromOwnColumns;
+      }
+      return;
+    }
   }
-  if (!__syncthreads_or(differs) || (*flag & kFromOwnColumns) != 0) return;
-  for (int64_t at = threadIdx.x; at < grid.tiles; at += kThreads) {
-    tiles[at] = kComputed | kFromOwnColumns;
+}
+
+__global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
+    mirror_kernel(uint64_t* c, int64_t n, const BlockGrid grid, const uint8_t* tiles,
+                  int64_t tiles_of_side) {
+  __shared__ uint64_t image[kBlock][kBlock + 1];
+  const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
+  for (uint32_t index = blockIdx.x; index < grid.count; index += gridDim.x) {
+    const BlockGrid::Block block = grid.at(index);
+    const int64_t i = int64_t{block.row} * kBlock, j = int64_t{block.column} * kBlock;
+    const int64_t tile = (block.batch * tiles_of_side + j / kTile) * tiles_of_side + i / kTile;
+    if ((tiles[tile] & kComputed) != 0) continue;
+    uint64_t* const of_batch = c + block.batch * n * n;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int r = first + pass * kRowsPerPass;
+      if (i + r < n && j + lane < n) image[r][lane] = of_batch[(i + r) * n + j + lane];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int r = first + pass * kRowsPerPass;
+      if (j + r < n && i + lane < n) of_batch[(j + r) * n + i + lane] = image[lane][r];
+    }
+    __syncthreads();
   }
+}
+
+unsigned resident(const BlockGrid& grid, const Device& device) {
+  return std::min<unsigned>(grid.count, kCtasPerMultiprocessor * device.multiprocessors);
 }
 
 }  // namespace
 
-Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, cudaStream_t stream) {
-  Grid grid;
-  grid.n = layout.rows, grid.stride_b = layout.stride_b;
-  grid.pitch = std::max(layout.stride_r, layout.stride_k);
-  grid.blocks = static_cast<uint32_t>((grid.n + kBlock - 1) / kBlock);
-  const int64_t side = tiles_of(grid.n);
-  grid.flag = symmetry_flag(grid.n), grid.tiles = layout.batch * side * side;
-  const int64_t blocks = (int64_t{grid.blocks} + 1) * ((int64_t{grid.blocks} + 1) / 2);
-  if (blocks > INT32_MAX || layout.batch > 65535) {
-    return Status("symmetry: x is larger than a launch");
-  }
-  symmetric_tiles_kernel<<<static_cast<unsigned>((grid.tiles + kThreads - 1) / kThreads), kThreads,
-                           0, stream>>>(tiles, side, grid.tiles);
+Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, const Device& device,
+                       cudaStream_t stream) {
+  const int64_t n = layout.rows, side = tiles_of(n), count = layout.batch * side * side;
+  BlockGrid grid;
+  OZAKI_RETURN_IF_ERROR(make_block_grid(layout.batch, n, grid));
+  symmetric_tiles_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                           stream>>>(tiles, side, count);
   OZAKI_RETURN_IF_ERROR(launch_status("symmetric_tiles_kernel"));
-  const dim3 ctas(static_cast<unsigned>(blocks), static_cast<unsigned>(layout.batch));
-  symmetry_kernel<<<ctas, kThreads, 0, stream>>>(reinterpret_cast<const uint64_t*>(x), grid, tiles);
+  const Matrices matrices = {reinterpret_cast<const uint64_t*>(x), n, layout.stride_b,
+                             std::max(layout.stride_r, layout.stride_k)};
+  symmetry_kernel<<<resident(grid, device), kThreads, 0, stream>>>(matrices, grid, tiles, count,
+                                                                   symmetry_flag(n));
   return launch_status("symmetry_kernel");
+}
+
+Status launch_mirror(double* c, int64_t batch, int64_t n, const uint8_t* tiles,
+                     const Device& device, cudaStream_t stream) {
+  BlockGrid grid;
+  OZAKI_RETURN_IF_ERROR(make_block_grid(batch, n, grid));
+  mirror_kernel<<<resident(grid, device), kThreads, 0, stream>>>(reinterpret_cast<uint64_t*>(c), n,
+                                                                 grid, tiles, tiles_of(n));
+  return launch_status("mirror_kernel");
 }
 
 }  // namespace ozaki

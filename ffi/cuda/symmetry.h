@@ -7,7 +7,7 @@
 
 #include "common/certificate.h"
 #include "common/layout.h"
-#include "status.h"
+#include "device.h"
 
 namespace ozaki {
 
@@ -19,9 +19,14 @@ constexpr uint8_t kComputed = 1, kFromOwnColumns = 2;
 // The tile that says whether they are symmetric: that in the lower left corner of the first matrix.
 inline int64_t symmetry_flag(int64_t n) { return (tiles_of(n) - 1) * tiles_of(n); }
 
-// Enqueues the tiles of the squares of x on `stream`, those of symmetric products if all matrices
+// Enqueues the tiles of the squares of x on `stream` of `device`, the current one, those of symmetric products if all matrices
 // of the batch are symmetric to the bit. `layout` has as many rows as k. Allocates nothing, waits
 // for nothing.
-Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, cudaStream_t stream);
+Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, const Device& device,
+                       cudaStream_t stream);
+
+// Enqueues the mirror images of the computed tiles of c, [batch, n, n], in the place of all others.
+Status launch_mirror(double* c, int64_t batch, int64_t n, const uint8_t* tiles,
+                     const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

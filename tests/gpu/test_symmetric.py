@@ -109,6 +109,25 @@ def test_a_matrix_and_its_transpose(agree, handlers, layout, sizes):
     assert_same_bits(c[0, :3, :3], oracle.product(rows[0, :3], rows[0, :3].T, 15))
 
 
+@pytest.mark.parametrize("contract", [Contract.componentwise("sqrt_k"), Contract.exact()], ids=str)
+@pytest.mark.parametrize("strassen", ["never", "always"])
+@pytest.mark.parametrize("n", [3, 130, 400])
+def test_certified(agree, handlers, monkeypatch, contract, strassen, n):
+    monkeypatch.setattr(handlers, "_strassen", strassen)
+    rng = np.random.default_rng(n)
+    x = symmetric(rng, n, "phi=4", batch=(2,))
+    x[0] = symmetric(rng, n, "special values")
+    other = x.copy()
+    other[1, n - 1, 0] += 1
+
+    def square(x):
+        return jo.matmul(x, x, contract=contract)
+
+    for operand in (x, other):
+        agree(square, operand)
+    agree(lambda x: jo.einsum("bik,bjk->bij", x, x, contract=contract), other[:, :, : n // 2].copy())
+
+
 @pytest.mark.parametrize("n", [2, 129, 258, 401])
 def test_strassen_where_it_is_not_symmetric(agree, handlers, monkeypatch, n):
     monkeypatch.setattr(handlers, "_strassen", "always")
@@ -142,7 +161,7 @@ def computed_tiles(handlers, x):
     def run(x):
         operand = Operand(x, "brk")
         residues, _, _ = handlers.quantize(operand, 2)
-        tiles = handlers.tiles_of_square(operand)
+        tiles = handlers.tiles_of_itself(operand, Operand(x, "bkr"))
         types = (jax.ShapeDtypeStruct(residues.shape, jnp.uint8), handlers._flag_scratch(1, *x.shape[1:]))
         _, listed = handlers._call("symmetric_mma", types, residues, residues, tiles)
         return tiles, jax.lax.bitcast_convert_type(listed[:4], jnp.int32)
@@ -170,7 +189,7 @@ def test_the_other_tiles_are_mirrored(handlers):
     lhs, rhs = Operand(x[None], "brk"), Operand(x[None], "bkr")
     (residues, scale, _), (columns, _, _) = (handlers.quantize(operand, 15) for operand in (lhs, rhs))
     v = np.asarray(handlers.grouped_mma(residues, columns)).copy()
-    tiles = handlers.tiles_of_square(lhs)
+    tiles = handlers.tiles_of_itself(lhs, rhs)
     tile = np.arange(n) // _rungs.TILE
     v[:, :, (tile[:, None] > tile[None, :]).nonzero()[0], (tile[:, None] > tile[None, :]).nonzero()[1]] = 77
     c = handlers.symmetric_combine(jnp.asarray(v), scale, scale, lhs, rhs, tiles, 15)
