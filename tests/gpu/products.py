@@ -33,6 +33,8 @@ TRANSPOSED_COMPLEX_SIZES = ((131, 301, 69, 15), (66, 259, 67, 20))
 # m, k, n of certified products, with outputs from three rungs.
 CERTIFIED_SIZES = ((300, 257, 101), (513, 1030, 770))
 CERTIFIED = (Contract.componentwise("sqrt_k"), Contract.componentwise(2), Contract.exact())
+# Sizes of squares of symmetric matrices, and of others.
+SQUARES = (33, 300, 513)
 LARGE, LARGE_MODULI = 4096, 15
 
 
@@ -70,6 +72,15 @@ def certified(m, k, n, contract):
     return digest(product(a, b, contract))
 
 
+def square(n, contract, symmetric):
+    x = generators.phi(2)(np.random.default_rng(n), (n, n))
+    if symmetric:
+        x = np.where(np.triu(np.ones((n, n), bool)), x, x.T)
+        x[0, -1] = x[-1, 0] = np.inf
+    products = jax.jit(lambda x: (matmul(x, x, contract=contract), matmul(x, x.T, contract=contract)))(x)
+    return digest(np.concatenate([np.asarray(c) for c in products]))
+
+
 def large():
     rng = np.random.default_rng(1)
     a, b = generators.operands(rng, LARGE, LARGE, LARGE, rows=generators.phi(1), columns=generators.phi(1))
@@ -90,4 +101,11 @@ other = {f"transposed {sizes}": transposed(*sizes) for sizes in TRANSPOSED_SIZES
 make = generators.complex_operands
 other |= {f"complex transposed {sizes}": transposed(*sizes, make) for sizes in TRANSPOSED_COMPLEX_SIZES}
 other |= {f"{contract} {sizes}": certified(*sizes, contract) for contract in CERTIFIED for sizes in CERTIFIED_SIZES}
+contracts = (Contract.moduli(14), Contract.componentwise("sqrt_k"))
+other |= {
+    f"square {n} {contract} {symmetric}": square(n, contract, symmetric)
+    for n in SQUARES
+    for contract in contracts
+    for symmetric in (False, True)
+}
 print(json.dumps(real | complex_ | other | large()))

@@ -22,7 +22,8 @@ def test_every_kernel_path_gives_the_same_bits(start, capsys):
     paths = [*itertools.product(("auto", "wgmma", "mma_sync"), ("residues", "partial_crt"), ("never",))]
     paths += [("wgmma", "residues", "always"), ("mma_sync", "residues", "always")]
     variables = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
-    started = {path: start("products.py", **dict(zip(variables, path, strict=True))) for path in paths}
+    everywhere = {"JAX_OZAKI_CUDA_SYMMETRY": "always"}
+    started = {path: start("products.py", **everywhere, **dict(zip(variables, path, strict=True))) for path in paths}
     expected = start("products.py", JAX_PLATFORMS="cpu")()
     hashes = {path: finish() for path, finish in started.items()}
     whole = {path: found.pop("4096^3") for path, found in hashes.items()}
@@ -33,7 +34,7 @@ def test_every_kernel_path_gives_the_same_bits(start, capsys):
         print(f"\n4096^3, all bits, {len(whole)} kernel paths: {whole['wgmma', 'residues', 'never'][:16]}")
 
 
-@pytest.mark.parametrize("variable", ["JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN"])
+@pytest.mark.parametrize("variable", [f"JAX_OZAKI_CUDA_{x}" for x in ("MMA", "EPILOGUE", "STRASSEN", "SYMMETRY")])
 def test_an_unknown_path_is_an_error(start, variable):
     """It also shows that the variable is read."""
     with pytest.raises(AssertionError, match=variable):
