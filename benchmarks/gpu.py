@@ -1,10 +1,10 @@
 """Speed of emulated float64 or complex128 products on a GPU, through JAX, beside jnp.dot in the same process.
 
     python benchmarks/gpu.py --output benchmarks/results/h200/speed.json [--merge]
-        [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.06] [--rounds 5]
+        [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.15] [--rounds 5]
         [--torch]
 
-Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 4096, of
+Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 1024, of
 products inside one program (ms_graph), where XLA's dispatch of a call does not count. Every contract takes turns with
 jnp.dot alone, so a row's ratio is to the times of jnp.dot around its own. Stages are timed each alone, many calls in one
 program; the INT8 product takes turns with cuBLAS's on the same residues. Errors are |C - AB| / (|A||B|) of sampled outputs,
@@ -35,8 +35,10 @@ from jax_ozaki import Contract, _ffi, _field, _stages
 from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
 from jax_ozaki._operand import Operand
 
-GRAPH_SIZE = 4096
+GRAPH_SIZE = 1024
+LONG_SIZE = 16384  # from which on turns are four times as long, so that one call can warm up for others
 GRAPH_PRODUCTS = 50
+STAGE_SIZE = 4096  # from which on stages are timed
 STAGE_CALLS = 10  # in one program
 COPY_ELEMENTS = 2**27
 SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
@@ -156,9 +158,9 @@ def time_stages(a: Array, b: Array, counts: list[int], options: argparse.Namespa
         int8["int8_torch_tops"] = torch_int8_variant(*factors)
     # What moves bytes would rest the units of what multiplies.
     moving = [variant for stages in of_count.values() for variant, _ in stages.bytes_moved.values()]
-    take_turns([*moving, copy], seconds=options.seconds / 2, rounds=options.rounds)
+    take_turns([*moving, copy], seconds=options.seconds / 3, rounds=min(3, options.rounds))
     multiplying = [stages.grouped_mma for stages in of_count.values()]
-    take_turns([*multiplying, *int8.values()], seconds=2 * options.seconds, rounds=options.rounds)
+    take_turns([*multiplying, *int8.values()], seconds=2 * options.seconds, rounds=min(3, options.rounds))
 
     reference = {name: 2 * n**3 / variant.median / 1e9 for name, variant in int8.items()}
     reference["copy_gbs"] = 2 * large.nbytes / copy.median / 1e6
@@ -215,8 +217,9 @@ def split_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one size."""
     n = len(a)
+    scale = 4 if n >= LONG_SIZE else 1
     exact = Exact(a, b)
-    counts = [contract.modulus_count(n, a.dtype) for contract in options.stages]
+    counts = [contract.modulus_count(n, a.dtype) for contract in options.stages if n >= STAGE_SIZE]
     stages = time_stages(a, b, sorted(set(counts)), options)
     operations = 8 * n**3 if jnp.iscomplexobj(a) else 2 * n**3
 
@@ -252,7 +255,7 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
         in_graph = [jnp.dot, product] if n <= GRAPH_SIZE else []
         graphs = [in_a_row(function, GRAPH_PRODUCTS, a, b) for function in in_graph]
         with Watch() as watch:
-            take_turns([of_native, call, *graphs], seconds=options.seconds, rounds=options.rounds)
+            take_turns([of_native, call, *graphs], seconds=options.seconds * scale, rounds=options.rounds)
         native_ms += of_native.ms
         found = row(method, contract, call.ms, error, of_native.ms) | watch.summary()
         if graphs:
@@ -290,7 +293,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--stages", type=Contract.parse, nargs="*", default=stages, help="contracts whose stages are timed"
     )
-    parser.add_argument("--seconds", type=float, default=0.06, help="of a turn, after half of that to warm up")
+    parser.add_argument("--seconds", type=float, default=0.15, help="of a turn, after half of that to warm up")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch", action="store_true", help="time cuBLASLt's INT8 product through PyTorch, too")
     parser.add_argument("--output", type=Path, required=True)
