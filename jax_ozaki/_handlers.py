@@ -113,7 +113,8 @@ class CudaHandlers(Handlers):
 
         It is if it is x x^T, and x x may be: both operands are one array then.
         """
-        smallest = {"auto": 1024, "never": math.inf, "always": 1}[self._symmetry]
+        # Measured on an H200: a third faster at 1536, where an x that is not symmetric loses 2%.
+        smallest = {"auto": 1536, "never": math.inf, "always": 1}[self._symmetry]
         if lhs.array is not rhs.array or self._partial_crt or lhs.field is not REAL or lhs.rows < smallest:
             return False
         return lhs.order == rhs.order or (_transposed(lhs.order) == rhs.order and lhs.rows == lhs.k)

@@ -13,7 +13,7 @@ from jax_ozaki import Contract, _stages
 from meshes import mesh, run
 from oracle import assert_same_bits
 
-N = 1024
+N = 1536
 SQUARE, ODD, STACK = (jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((N, N), (N, 700), (3, N, N)))
 LARGE = jax.ShapeDtypeStruct((8192, 8192), jnp.float64)
 
