@@ -153,6 +153,17 @@ def test_spent_budget_begins_nothing_new():
     assert all("budget" in x["cause"] for x in found["left_out"])
 
 
+def test_a_budget_spent_by_the_first_shape(monkeypatch):
+    """All are compiled, and nothing of the others is begun."""
+    passed = iter([False, False])
+    monkeypatch.setattr(measure.Deadline, "passed", lambda _: next(passed, True))
+    arguments = ["--sizes", "8", "9", "--phi", "1", "2", "--methods", "native", "--budget-seconds", "60", *QUICK]
+    assert main(["bench", *arguments, "--json", "r.json"]) == 0
+    found = json.loads(Path("r.json").read_text())
+    assert {(row["n"], row["phi"], row["ms"] is None) for row in found["rows"]} == {(8, 1.0, False), (8, 2.0, False)}
+    assert [x["shape"] for x in found["left_out"]] == ["9, phi = 1", "9, phi = 2", "rounds from 2 on", "8"]
+
+
 def test_budget_shortens_turns():
     variants = [Variant(lambda: None)] * 100
     turn = measure.Deadline(measure.Effort(seconds=0.1, rounds=5, budget=60)).turn(0.5, variants)

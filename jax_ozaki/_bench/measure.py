@@ -134,8 +134,9 @@ def measure(
                 with outcome.phase("errors"):
                     cases.append(_Case(shape, phi, cases[:1]))
                     cases[-1].check(methods, reference, pace, outcome)
-            groups.append(_Group(cases))
-            yield outcome
+            if cases:
+                groups.append(_Group(cases))
+                yield outcome
 
     done = len(shapes) * len(phis)
     progress(done, "planning")
@@ -196,7 +197,7 @@ class _Pace:
 
     def __init__(self, longest: float) -> None:
         self.longest = longest
-        self._found: dict[tuple[str, str, float], tuple[float, float]] = {}
+        self._found: dict[tuple[str, str, float | None], tuple[float, float]] = {}
 
     def note(self, method: Method, shape: Shape, phi: float, seconds: float) -> None:
         self._found[_key(method, phi)] = (seconds, _work(shape))
@@ -207,8 +208,8 @@ class _Pace:
         return seconds * _work(shape) / work
 
 
-def _key(method: Method, phi: float) -> tuple[str, str, float]:
-    return method.name, method.promise.contract, phi
+def _key(method: Method, phi: float) -> tuple[str, str, float | None]:
+    return method.name, method.promise.contract, phi if method.data_dependent else None
 
 
 def _work(shape: Shape) -> int:
@@ -260,33 +261,30 @@ class _Case:
                     outcome.leave_out(title, cause, str(self))
                     continue
                 try:
-                    row, seconds = _errors(method, self.shape, self.phi, reference, a, b)
+                    row = _errors(method, self.shape, self.phi, reference, a, b)
+                    outcome.rows.append(row)
+                    if known := self._timed_with_the_first_phi(method):
+                        known.rows.append(row)
+                        continue
+                    seconds = method.seconds(a, b)
                 except (jax.errors.JaxRuntimeError, Unavailable) as error:  # out of memory, a status of cuBLAS
                     outcome.leave_out(title, error, str(self))
                     continue
-                if not self._first:  # the first call may have loaded kernels
-                    seconds = method.seconds(a, b)
                 pace.note(method, self.shape, self.phi, seconds)
-                outcome.rows.append(row)
-                self._time(method, row, seconds)
+                variant = Variant(partial(self.call, method), wait=method.wait, seconds=seconds)
+                self.timed.append(_Timed(method, variant, [row]))
 
-    def _time(self, method: Method, row: Row, seconds: float) -> None:
-        """Time the method with these operands, unless its time is known from those of the first phi."""
-        for case in self._first:
-            for timed in case.timed:
-                if timed.method is method and not method.data_dependent:
-                    timed.rows.append(row)
-                    return
-        variant = Variant(partial(self.call, method), wait=method.wait, seconds=seconds)
-        self.timed.append(_Timed(method, variant, [row]))
+    def _timed_with_the_first_phi(self, method: Method) -> _Timed | None:
+        """Where the times of a method are that do not depend on the operands."""
+        if method.data_dependent:
+            return None
+        return next((timed for case in self._first for timed in case.timed if timed.method is method), None)
 
 
-def _errors(method: Method, shape: Shape, phi: float, reference: Reference, a: Array, b: Array) -> tuple[Row, float]:
-    """The row, without times, and the seconds that the product took."""
+def _errors(method: Method, shape: Shape, phi: float, reference: Reference, a: Array, b: Array) -> Row:
+    """The row, without times."""
     row: Row = dict.fromkeys(COLUMNS)
-    start = time.perf_counter()
     c = method.product(a, b)
-    seconds = time.perf_counter() - start
     row |= {
         "method": method.name,
         "contract": method.promise.contract,
@@ -300,7 +298,7 @@ def _errors(method: Method, shape: Shape, phi: float, reference: Reference, a: A
         **reference.errors(c, method.promise.bound(reference.magnitudes)),
     }
     row["within_contract"] = row["share"] <= 1 + TOLERANCE
-    return row, seconds
+    return row
 
 
 class _Group:
