@@ -47,7 +47,7 @@ def agreement(first: Results, second: Results) -> Agreement:
     timed = [(x, y) for x, y in pairs if x["ms"] is not None and y["ms"] is not None and x["timed_phi"] == x["phi"]]
     differences = []
     for x, y in timed:
-        allowed = max(x["spread"], y["spread"], LEAST)
+        allowed = max(x["spread"] or 0.0, y["spread"] or 0.0, LEAST)
         if abs(y["ms"] - x["ms"]) > allowed * min(x["ms"], y["ms"]):
             differences.append(Difference(_name(x), x["ms"], y["ms"], allowed))
     errors = ("max_abs_error", "max_rel_error", "rms_error")

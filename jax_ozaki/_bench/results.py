@@ -48,7 +48,7 @@ COLUMNS = {
     "ms_min": "the shortest turn",
     "ms_max": "the longest turn",
     "turns": "how many turns",
-    "spread": "width of the interval of the true median, relative to ms: what two runs may differ by",
+    "spread": "width of the interval of the true median, relative to ms: what two runs may differ by; null of one turn",
     "timed_phi": "phi of the operands that were timed",
     "tflops": "2 m n k batch / ms",
     "native_ms": "median time of the native product in the same rounds",

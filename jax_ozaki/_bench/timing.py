@@ -50,8 +50,10 @@ class Variant:
         return statistics.median(self.ms)
 
     @property
-    def spread(self) -> float:
-        """Width of the interval that holds the true median, relative to the median."""
+    def spread(self) -> float | None:
+        """Width of the interval that holds the true median, relative to the median; None of a single turn."""
+        if len(self.ms) == 1:
+            return None
         low, high = interval(self.ms)
         return (high - low) / self.median
 
