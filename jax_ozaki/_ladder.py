@@ -132,7 +132,8 @@ def _multiply(
         unquantized = Rows(operands[0]), Rows(operands[1])
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
-    return stages.ladder_sum(*operands, found.rung, tiles, c, rungs=rungs, exact=contract.kind == "exact")
+    tables = a.statistics, b.statistics
+    return stages.ladder_sum(*operands, *tables, found.rung, tiles, c, rungs=rungs, exact=contract.kind == "exact")
 
 
 def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:

@@ -110,11 +110,21 @@ class LadderHandlers:
         return self._call("ladder_combine", _result(lhs, rhs), *operands, *earlier, aliases=aliases, **attributes)
 
     def ladder_sum(
-        self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
+        self,
+        lhs: Operand,
+        rhs: Operand,
+        lhs_table: Array,
+        rhs_table: Array,
+        rung: Array,
+        tiles: Array,
+        c: Array,
+        *,
+        rungs: int,
+        exact: bool,
     ) -> Array:
-        operands = (lhs.array, rhs.array, rung, tiles, c)
+        operands = (lhs.array, rhs.array, lhs_table, rhs_table, rung, tiles, c)
         attributes = {"rungs": rungs, "exact": exact, **strides(lhs, rhs)}
-        return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={4: 0}, **attributes)
+        return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={6: 0}, **attributes)
 
 
 def _plane_type(operand: Operand, planes: int, step: int) -> jax.ShapeDtypeStruct:

@@ -109,7 +109,7 @@ def _power_of_two(exponent: Array) -> Array:
 def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, Array]:
     """(half norm, half of the largest, unit, rounded) of every row."""
     scale = rows.scale.astype(_i64)
-    emax, lsb, _, nnz, _, sumabs, rounded = jnp.moveaxis(rows.statistics, -1, 0)
+    emax, lsb, _, nnz, _, sumabs, rounded, _ = jnp.moveaxis(rows.statistics, -1, 0)
     special = rows.scale <= _reference.SCALE_INF
     exponent = jnp.where(special, 0, emax + scale)
     dropped = jnp.maximum(_reference.bit_length(sumabs.astype(_u64)) - 24, 0)
@@ -259,8 +259,21 @@ _NONE = -(1 << 20)
 _LOWEST, _DIGITS = -2272, 138
 
 
-def ladder_sum(lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool) -> Array:
-    """AB to within k 2^-92 |A||B|, rounded; or correctly rounded, if ``exact``."""
+def ladder_sum(
+    lhs: Operand,
+    rhs: Operand,
+    lhs_table: Array,
+    rhs_table: Array,
+    rung: Array,
+    tiles: Array,
+    c: Array,
+    *,
+    rungs: int,
+    exact: bool,
+) -> Array:
+    """AB to within k 2^-92 |A||B|, rounded; or correctly rounded, if ``exact``. The statistics tell where in k there is
+    nothing to add."""
+    del lhs_table, rhs_table
 
     def compute() -> Array:
         a, b = (_normalise(x.canonical()) for x in (lhs, rhs))

@@ -71,7 +71,7 @@ class _Product:
                 return jnp.where(rung == _rungs.WIDE, self.rounded(*scales, moduli, tiles, wide), c)
 
             c = lax.cond(_holds(tiles, _rungs.WIDE), with_third, lambda c: c, c)
-        return lax.cond(_holds(tiles, _rungs.SUM), lambda c: self.with_sums(c, rung), lambda c: c, c)
+        return lax.cond(_holds(tiles, _rungs.SUM), lambda c: self.with_sums(c, rung, a, b), lambda c: c, c)
 
     def decide(self, a: Certified, b: Certified) -> Array:
         """The rung of every output under a ``componentwise`` contract."""
@@ -134,7 +134,7 @@ class _Product:
         )
         return self.of_shards.combine(v, *scales, self.lhs.operand, self.rhs.operand, moduli)
 
-    def with_sums(self, c: Array, rung: Array) -> Array:
+    def with_sums(self, c: Array, rung: Array, a: Certified, b: Certified) -> Array:
         """``c`` with the outputs of the last rung. Their integer sums do not depend on the order of k."""
 
         def gathered(x: Operand) -> Operand:
@@ -145,7 +145,8 @@ class _Product:
         c = self.of_shards.whole(c, *self.extents)
         operands = gathered(self.lhs.operand), gathered(self.rhs.operand)
         exact, rungs = self.contract.kind == "exact", 1 << _rungs.SUM
-        c = self.stages.ladder_sum(*operands, mine.rung, mine.tiles, c, rungs=rungs, exact=exact)
+        tables = a.statistics, b.statistics
+        c = self.stages.ladder_sum(*operands, *tables, mine.rung, mine.tiles, c, rungs=rungs, exact=exact)
         return self.of_shards.part(c)
 
 

@@ -45,7 +45,7 @@ Strassen-Winograd."""
 CHUNK = 128
 """Consecutive k joined exactly in the row statistics; part of the definition of the scales."""
 
-STATISTICS = 7
+STATISTICS = 8
 """Fields of the statistics of a row."""
 
 K_BLOCK = 1 << 16

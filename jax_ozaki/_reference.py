@@ -24,6 +24,9 @@ SCALE_NAN = -(2**31)
 SCALE_INF = SCALE_NAN + 1
 """Scale of a row that holds an Inf and no NaN."""
 
+OCCUPANCY_PARTS = 64
+"""The parts of k whose nonzeros a row's occupancy tells, at most: each a power of two of chunks, as few as reach k."""
+
 _u64 = jnp.uint64
 _i64 = jnp.int64
 
@@ -56,11 +59,13 @@ def decompose(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def stats(operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array]:
-    """Scales int32[batch, rows] and statistics int64[batch, rows, 7]: emax, lsb, sumsq, nnz, flags, sumabs, rounded.
+    """Scales int32[batch, rows] and statistics int64[batch, rows, 8]: emax, lsb, sumsq, nnz, flags, sumabs, rounded,
+    occupancy.
 
     Those of a complex row are the ones of the real row of its parts, real and imaginary in turn: a chunk is
     128 parts, 64 complex elements, and nnz counts nonzero parts. ``rounded`` is the number of
-    elements that the scale of fewer moduli rounds where the row takes that scale, and nnz elsewhere.
+    elements that the scale of fewer moduli rounds where the row takes that scale, and nnz elsewhere; ``occupancy``
+    is a word of 64 bits, one for every part of k that holds a nonzero.
     """
     x = operand.parts()
     k = x.shape[-1]
@@ -92,7 +97,26 @@ def stats(operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Ar
     flags = nan.astype(_i64) + 2 * inf.astype(_i64)
     sums = (lax.bitcast_convert_type(x, _i64) for x in (sumsq, sumabs))
     table = jnp.stack([emax, lsb, next(sums), nnz, flags, next(sums)], axis=-1)
-    return row_scales(table, moduli, fewer, partial(count_rounded, operand), operand.field)
+    word = word_of(parts_occupied(chunked(jnp.pad(nonzero, tail)).any(-1), 0, chunks))
+    return row_scales(table, word, moduli, fewer, partial(count_rounded, operand), operand.field)
+
+
+def log2_chunks_of_part(chunks: int) -> int:
+    """log2 of the fewest chunks, a power of two, of which 64 parts reach ``chunks``."""
+    return max(0, (-(-chunks // OCCUPANCY_PARTS) - 1).bit_length())
+
+
+def parts_occupied(nonempty: Array, first: Array | int, chunks: int) -> Array:
+    """Whether each of 64 parts of k, of ``chunks`` chunks in all, is that of a nonempty chunk: bool[..., 64] from
+    bool[..., chunks from ``first`` on]."""
+    part = (first + jnp.arange(nonempty.shape[-1])) >> log2_chunks_of_part(chunks)
+    return (nonempty[..., None] & (part[:, None] == jnp.arange(OCCUPANCY_PARTS))).any(-2)
+
+
+def word_of(bits: Array) -> Array:
+    """Bits, the lowest first, as a word: int64[...] from bool[..., 64]."""
+    place = jnp.arange(OCCUPANCY_PARTS, dtype=_u64)
+    return lax.bitcast_convert_type((bits.astype(_u64) << place).sum(-1, dtype=_u64), _i64)
 
 
 def count_rounded(operand: Operand, scale: Array) -> Array:
@@ -103,9 +127,14 @@ def count_rounded(operand: Operand, scale: Array) -> Array:
 
 
 def row_scales(
-    table: Array, moduli: int, fewer: Fewer | None, rounded: Callable[[Array], Array], field: Field = REAL
+    table: Array,
+    occupancy: Array,
+    moduli: int,
+    fewer: Fewer | None,
+    rounded: Callable[[Array], Array],
+    field: Field = REAL,
 ) -> tuple[Array, Array]:
-    """Scales, and statistics completed by their last field, from the others int64[batch, rows, 6].
+    """Scales, and statistics completed by their last two fields, from the others int64[batch, rows, 6].
 
     ``rounded(scale)`` counts the elements of every row that are no multiples of 2^-scale.
     """
@@ -118,7 +147,7 @@ def row_scales(
         few = jnp.where(special | (smaller >= -lsb), 0, rounded(smaller))
         taken = few <= fewer.most_rounded
         scale, count = jnp.where(taken, smaller, scale), jnp.where(taken, few, count)
-    return scale, jnp.concatenate([table, count[..., None]], axis=-1)
+    return scale, jnp.concatenate([table, count[..., None], occupancy[..., None]], axis=-1)
 
 
 def scales(table: Array, bound: _moduli.Bound) -> Array:

@@ -55,7 +55,7 @@ class Certified(NamedTuple):
     scale: Array
     """int32[batch, rows]"""
     statistics: Array
-    """int64[batch, rows, 7]"""
+    """int64[batch, rows, 8]"""
     coarse: Array | None = None
     """uint8[batch, 1, rows, padded kept k]: coarse magnitudes, where they are known."""
 

@@ -97,11 +97,15 @@ class StagesOfShards:
         known.
         """
         chunks = _chunk_statistics(self._stages, _whole_chunks(operand, self.shards), moduli)
-        emax, lsb, sumsq, nnz, flags, sumabs, _ = jnp.moveaxis(chunks, -1, 0)
+        emax, lsb, sumsq, nnz, flags, sumabs, _, _ = jnp.moveaxis(chunks, -1, 0)
         empty = nnz == 0
         none = 2**31
         largest = jnp.stack([jnp.where(empty, -none, emax), jnp.where(empty, -none, -lsb), flags & 1, flags & 2])
-        row_emax, row_lsb, nan, inf = lax.pmax(largest.max(-1), self.shards.axes)
+        chunk, count = operand.field.chunk, -(-operand.k * self.shards.count // operand.field.chunk)
+        first = -(-lax.axis_index(self.shards.axes) * operand.k // chunk)
+        occupied = jnp.moveaxis(_reference.parts_occupied(~empty, first, count), -1, 0)
+        largest = jnp.concatenate([largest.max(-1), occupied.astype(jnp.int64)])
+        row_emax, row_lsb, nan, inf, *occupied = lax.pmax(largest, self.shards.axes)
         distance = jnp.where(empty, 0, row_emax[..., None] - emax)
         joined = [
             lax.bitcast_convert_type(
@@ -112,11 +116,12 @@ class StagesOfShards:
         row_sumsq, row_sumabs, row_nnz = lax.psum(jnp.stack([*joined, nnz]).sum(-1), self.shards.axes)
         row_emax, row_lsb = jnp.where(row_nnz > 0, jnp.stack([row_emax, -row_lsb]), 0)
         table = jnp.stack([row_emax, row_lsb, row_sumsq, row_nnz, nan | inf, row_sumabs], axis=-1)
+        occupancy = _reference.word_of(jnp.stack(occupied, axis=-1) != 0)
 
         def rounded(scale: Array) -> Array:
             return lax.psum(_reference.count_rounded(operand, scale), self.shards.axes)
 
-        return _reference.row_scales(table, moduli, fewer, rounded, operand.field)
+        return _reference.row_scales(table, occupancy, moduli, fewer, rounded, operand.field)
 
     def quantize(self, operand: Operand, moduli: int, fewer: Fewer | None = None) -> tuple[Array, Array, Array]:
         scale, table = self.stats(operand, moduli, fewer)
@@ -189,7 +194,7 @@ def _whole_chunks(operand: Operand, shards: Shards) -> Operand:
 
 
 def _chunk_statistics(stages: _stages.ProductStages, operand: Operand, moduli: int) -> Array:
-    """Statistics int64[batch, rows, chunks, 7] of the chunks of every row, seen as rows of their own."""
+    """Statistics int64[batch, rows, chunks, 8] of the chunks of every row, seen as rows of their own."""
     chunks = operand.k // operand.field.chunk
     sizes = {"b": operand.batch, "r": operand.rows, "c": chunks, "k": operand.field.chunk}
     order = operand.order.replace("k", "ck")

@@ -34,7 +34,7 @@ class Quantized(NamedTuple):
     scale: Array
     """int32[batch, rows]: exponent mu of RNE(x 2^mu), or the sentinel of a row with special values"""
     statistics: Array
-    """int64[batch, rows, 7]: emax, lsb, sumsq, nnz, flags, sumabs, rounded"""
+    """int64[batch, rows, 8]: emax, lsb, sumsq, nnz, flags, sumabs, rounded, occupancy"""
 
     def block(self, axis: Axis, start: Array | int, size: int) -> Quantized:
         """``size`` batch elements, rows or k from ``start``; k in multiples of the statistics' chunk.
@@ -103,7 +103,17 @@ class Stages(ProductStages, Protocol):
         rungs: int,
     ) -> Array: ...
     def ladder_sum(
-        self, lhs: Operand, rhs: Operand, rung: Array, tiles: Array, c: Array, *, rungs: int, exact: bool
+        self,
+        lhs: Operand,
+        rhs: Operand,
+        lhs_table: Array,
+        rhs_table: Array,
+        rung: Array,
+        tiles: Array,
+        c: Array,
+        *,
+        rungs: int,
+        exact: bool,
     ) -> Array: ...
 
 

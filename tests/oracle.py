@@ -91,6 +91,17 @@ def statistics(x):
     return Statistics(emax, lsb, sumsq, nnz, flags, sumabs)
 
 
+def occupancy(x):
+    """For every row x[..., :], a word with a bit for each of 64 equal parts of k that has a nonzero; parts are as short
+    as powers of two of chunks allow."""
+    part = CHUNK
+    while 64 * part < x.shape[-1]:
+        part *= 2
+    nonzero = np.isfinite(x) & (np.asarray(x) != 0)
+    starts = range(0, x.shape[-1], part)
+    return sum(nonzero[..., at : at + part].any(-1).astype(np.uint64) << np.uint64(at // part) for at in starts)
+
+
 def scale_exponent(emax, lsb, sumsq, nnz, n, moduli=MODULI):
     """The scale mu of one row for n moduli."""
     if nnz == 0:

@@ -71,7 +71,7 @@ def test_quantize(stages, n, k):
     assert scale.dtype == np.int32
     np.testing.assert_array_equal(scale, expected_scale)
     rounded = np.where((expected_scale < -expected.lsb) & (expected.flags == 0), expected.nnz, 0)
-    np.testing.assert_array_equal(table, np.stack([*expected, rounded], -1))
+    np.testing.assert_array_equal(table, np.stack([*expected, rounded, oracle.occupancy(x).astype(np.int64)], -1))
     np.testing.assert_array_equal(stats_scale, scale)
     np.testing.assert_array_equal(stats_table, table)
 
@@ -176,3 +176,16 @@ def test_constants_of_the_reconstruction():
         assert crt.product == math.prod(oracle.MODULI[:n])
         for p, inverse in zip(oracle.MODULI[:n], crt.inverses, strict=True):
             assert crt.product // p * inverse % p == 1
+
+
+@pytest.mark.parametrize("stages", [HANDLERS, _reference], ids=["handlers", "reference"])
+@pytest.mark.parametrize("k", [128, 129, 8191, 8193, 20_000])
+def test_occupancy(stages, k):
+    """Rows with nonzeros here and there: one bit a part of k, also the last one."""
+    rng = np.random.default_rng(k)
+    x = rng.standard_normal((1, 9, k)) * (rng.random((1, 9, -(-k // 64))) < 0.3).repeat(64, -1)[..., :k]
+    x[0, 0] = 0
+    x[0, 1, :-1] = 0
+    x[0, 2] = 1
+    table = jax.jit(lambda x: stages.stats(Operand(x, "brk"), 14)[1])(x)
+    np.testing.assert_array_equal(np.asarray(table)[..., 7].astype(np.uint64), oracle.occupancy(x))

@@ -150,14 +150,15 @@ ffi::Error combine_handler(ffi::ThreadPool pool, U8 v, S32 scale_a, S32 scale_b,
   return checks.error();
 }
 
-ffi::Error sum_handler(ffi::ThreadPool pool, F64 a, F64 b, U8 rung, U8 tiles, F64 earlier,
-                       Result<F64> c, LadderSumAttributes attributes) {
-  const Checks checks = check_ladder_sum(a, b, rung, tiles, earlier, *c, attributes);
+ffi::Error sum_handler(ffi::ThreadPool pool, F64 a, F64 b, S64 stats_a, S64 stats_b, U8 rung,
+                       U8 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
+  const Checks checks =
+      check_ladder_sum(a, b, stats_a, stats_b, rung, tiles, earlier, *c, attributes);
   const CombineLayouts layouts = attributes.layouts(*c);
   if (checks.ok())
-    ladder_sum({a.typed_data(), layouts.a}, {b.typed_data(), layouts.b},
-               selection(rung, tiles, layouts, attributes.rungs), attributes.exact != 0,
-               c->typed_data(), scheduler(pool));
+    ladder_sum({a.typed_data(), layouts.a}, {b.typed_data(), layouts.b}, stats_a.typed_data(),
+               stats_b.typed_data(), selection(rung, tiles, layouts, attributes.rungs),
+               attributes.exact != 0, c->typed_data(), scheduler(pool));
   return checks.error();
 }
 

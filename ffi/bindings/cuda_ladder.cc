@@ -153,16 +153,17 @@ ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, 
   });
 }
 
-ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, U8 rung, U8 tiles, F64 earlier,
-                       Result<F64> c, LadderSumAttributes attributes) {
-  Checks checks = check_ladder_sum(a, b, rung, tiles, earlier, *c, attributes);
+ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, S64 stats_a, S64 stats_b, U8 rung,
+                       U8 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
+  Checks checks = check_ladder_sum(a, b, stats_a, stats_b, rung, tiles, earlier, *c, attributes);
   const CombineLayouts layouts = attributes.layouts(*c);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
   return enqueue(checks, [&](const Device&) {
     return launch_ladder_sum(
-        {a.typed_data(), b.typed_data(), layouts.a, layouts.b, rung.typed_data(),
-         flagged_tiles(tiles, attributes.rungs), attributes.exact != 0, c->typed_data()},
+        {a.typed_data(), b.typed_data(), layouts.a, layouts.b, stats_a.typed_data(),
+         stats_b.typed_data(), rung.typed_data(), flagged_tiles(tiles, attributes.rungs),
+         attributes.exact != 0, c->typed_data()},
         stream);
   });
 }

@@ -227,13 +227,15 @@ auto bind_ladder_combine() {
       .template Attrs<LadderCombineAttributes>();
 }
 
-// (a, b, rung, tiles, c) -> c
+// (a, b, stats_a, stats_b, rung, tiles, c) -> c
 template <typename Context>
 auto bind_ladder_sum() {
   return ffi::Ffi::Bind()
       .Ctx<Context>()
       .template Arg<F64>()
       .template Arg<F64>()
+      .template Arg<S64>()
+      .template Arg<S64>()
       .template Arg<U8>()
       .template Arg<U8>()
       .template Arg<F64>()
@@ -443,14 +445,16 @@ inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& s
   return checks;
 }
 
-inline Checks check_ladder_sum(const F64& a, const F64& b, const U8& rung, const U8& tiles,
-                               const F64& earlier, const F64& c,
+inline Checks check_ladder_sum(const F64& a, const F64& b, const S64& stats_a, const S64& stats_b,
+                               const U8& rung, const U8& tiles, const F64& earlier, const F64& c,
                                const LadderSumAttributes& attributes) {
   const CombineLayouts layouts = attributes.layouts(c);
   Checks checks(kLadderSumTarget);
   checks.rank("c", c.dimensions(), 3);
   checks.layout("a", layouts.a, a.element_count());
   checks.layout("b", layouts.b, b.element_count());
+  checks.shape("stats_a", stats_a.dimensions(), {layouts.a.batch, layouts.a.rows, kStatsFields});
+  checks.shape("stats_b", stats_b.dimensions(), {layouts.b.batch, layouts.b.rows, kStatsFields});
   check_rung_map(checks, rung, tiles, layouts);
   checks.require(earlier.untyped_data() == c.untyped_data(),
                  "the earlier c is not the buffer of the result");

@@ -21,11 +21,12 @@ struct RowStatistics {
 static_assert(sizeof(RowStatistics) == 32, "the size of a chunk in scratch buffers");
 
 // Fields of a row in the stats array, int64 [batch, rows, kStatsFields]: emax, lsb, sumsq, nnz,
-// flags, sumabs, rounded. The last one, at most how many elements the row's scale rounds, comes
-// with the scale.
-constexpr int kStatsFields = 7;
+// flags, sumabs, rounded, occupancy. `rounded`, at most how many elements the row's scale rounds,
+// comes with the scale; occupancy is that of occupancy.h.
+constexpr int kStatsFields = 8;
 
-OZAKI_HD void store_fields(const RowStatistics& row, uint32_t rounded, int64_t* stats) {
+OZAKI_HD void store_fields(const RowStatistics& row, uint32_t rounded, uint64_t occupancy,
+                           int64_t* stats) {
   stats[0] = row.emax;
   stats[1] = row.lsb;
   stats[2] = static_cast<int64_t>(row.sumsq);
@@ -33,6 +34,7 @@ OZAKI_HD void store_fields(const RowStatistics& row, uint32_t rounded, int64_t* 
   stats[4] = row.flags;
   stats[5] = static_cast<int64_t>(row.sumabs);
   stats[6] = rounded;
+  stats[7] = static_cast<int64_t>(occupancy);
 }
 
 OZAKI_HD RowStatistics load_fields(const int64_t* stats) {
@@ -42,6 +44,8 @@ OZAKI_HD RowStatistics load_fields(const int64_t* stats) {
 }
 
 OZAKI_HD uint32_t rounded_of(const int64_t* stats) { return static_cast<uint32_t>(stats[6]); }
+
+OZAKI_HD uint64_t occupancy_of(const int64_t* stats) { return static_cast<uint64_t>(stats[7]); }
 
 OZAKI_HD uint32_t element_flags(uint64_t bits) {
   return (is_nan(bits) ? kHasNaN : 0u) | (is_inf(bits) ? kHasInf : 0u);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/accumulate.h"
+#include "common/occupancy.h"
 #include "cpu/simd.h"
 
 namespace ozaki {
@@ -72,8 +73,9 @@ uint64_t superaccumulate(const Operand& lhs, const Operand& rhs, int64_t b, int6
 
 }  // namespace
 
-void ladder_sum(const Operand& lhs, const Operand& rhs, const Selection& selection, bool exact,
-                double* c, const Scheduler& scheduler) {
+void ladder_sum(const Operand& lhs, const Operand& rhs, const int64_t* lhs_stats,
+                const int64_t* rhs_stats, const Selection& selection, bool exact, double* c,
+                const Scheduler& scheduler) {
   const int64_t m = lhs.layout.rows, n = rhs.layout.rows, k = lhs.layout.k;
   const int64_t row_tiles = tiles_of(m), column_tiles = tiles_of(n);
   parallel_for(scheduler, lhs.layout.batch * row_tiles * column_tiles, [&](int64_t task) {
@@ -92,13 +94,17 @@ void ladder_sum(const Operand& lhs, const Operand& rhs, const Selection& selecti
             visit(r, l);
     };
     bool row_needed[kTile] = {}, column_needed[kTile] = {};
+    uint64_t occupied = 0;  // by products of nonzeros
     for_selected([&](int64_t r, int64_t l) {
       row_needed[r] = column_needed[l] = true;
+      occupied |= occupancy_of(lhs_stats + (b * m + row + r) * kStatsFields) &
+                  occupancy_of(rhs_stats + (b * n + column + l) * kStatsFields);
       work.top[r][l] = 2 * kNone;
       work.sum[r][l] = {};
     });
     const auto over_k = [&](const auto& visit) {
       for (int64_t k_begin = 0; k_begin < k; k_begin += kDepth) {
+        if (!occupies(occupied, k_begin, kDepth, k)) continue;
         work.lhs.load(lhs, b, row, row_needed, k_begin);
         work.rhs.load(rhs, b, column, column_needed, k_begin);
         for_selected(visit);

@@ -1,6 +1,7 @@
 // One pass over the operand in chunks of kChunk elements, joined at the end of each block of rows.
 #include "cpu/statistics.h"
 
+#include "common/occupancy.h"
 #include "cpu/simd.h"
 
 namespace ozaki {
@@ -77,10 +78,14 @@ void load_tile(const Operand& operand, const RowBlock& block, int64_t k_begin, T
 
 namespace {
 
-std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlock& block,
-                                            Tile& tile) {
+struct Row {
+  RowStatistics statistics;
+  uint64_t occupancy;
+};
+
+std::vector<Row> block_statistics(const Operand& operand, const RowBlock& block, Tile& tile) {
   const int64_t k = operand.layout.k, chunks = (k + kChunk - 1) / kChunk;
-  std::vector<RowStatistics> parts(block.rows * chunks), rows(block.rows);
+  std::vector<RowStatistics> parts(block.rows * chunks);
   for (int64_t k_begin = 0; k_begin < k; k_begin += kTileK) {
     load_tile(operand, block, k_begin, tile);
     for (int64_t r = 0; r < block.rows; ++r)
@@ -88,8 +93,14 @@ std::vector<RowStatistics> block_statistics(const Operand& operand, const RowBlo
         run_simd<ChunkKernel>(static_cast<const uint64_t*>(tile.bits[r] + h),
                               &parts[r * chunks + (k_begin + h) / kChunk]);
   }
-  for (int64_t r = 0; r < block.rows; ++r)
-    rows[r] = row_statistics(parts.data() + r * chunks, chunks);
+  std::vector<Row> rows(block.rows);
+  const int log2_chunks = log2_chunks_of_part(chunks);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const RowStatistics* of_row = parts.data() + r * chunks;
+    rows[r] = {row_statistics(of_row, chunks), 0};
+    for (int64_t c = 0; c < chunks; ++c)
+      rows[r].occupancy |= occupancy_of_chunk(of_row[c], c, log2_chunks);
+  }
   return rows;
 }
 
@@ -106,9 +117,9 @@ uint32_t count_rounded(const double* row, const Layout& layout, int32_t mu, uint
 void block_scales(const Operand& operand, const RowBlock& block, const ScaleBounds& bounds,
                   int32_t* scale, int64_t* stats, Tile& tile) {
   const Layout& layout = operand.layout;
-  const std::vector<RowStatistics> rows = block_statistics(operand, block, tile);
+  const std::vector<Row> rows = block_statistics(operand, block, tile);
   for (int64_t r = 0; r < block.rows; ++r) {
-    const RowStatistics& row = rows[r];
+    const RowStatistics& row = rows[r].statistics;
     RowScale fewer = {};
     if (bounds.most_rounded != 0) {
       fewer.mu = scale_exponent(row, bounds.fewer);
@@ -119,7 +130,7 @@ void block_scales(const Operand& operand, const RowBlock& block, const ScaleBoun
     const RowScale taken = row_scale(row, bounds, fewer);
     const int64_t at = block.batch * layout.rows + block.first + r;
     scale[at] = taken.mu;
-    store_fields(row, taken.rounded, stats + at * kStatsFields);
+    store_fields(row, taken.rounded, rows[r].occupancy, stats + at * kStatsFields);
   }
 }
 

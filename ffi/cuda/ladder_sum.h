@@ -12,11 +12,13 @@ namespace ozaki {
 
 struct LadderSum {
   const double *a, *b;
-  Layout a_layout, b_layout;  // rows m and n
-  const uint8_t* rung;        // [batch, m, np]
-  FlaggedTiles flagged;       // by the rungs whose outputs are written
-  bool exact;                 // correctly rounded
-  double* c;                  // [batch, m, n]: other outputs keep what they hold
+  Layout a_layout, b_layout;         // rows m and n
+  const int64_t *a_stats, *b_stats;  // [batch, rows, kStatsFields], whose occupancies say where
+                                     // there is nothing to add
+  const uint8_t* rung;               // [batch, m, np]
+  FlaggedTiles flagged;              // by the rungs whose outputs are written
+  bool exact;                        // correctly rounded
+  double* c;                         // [batch, m, n]: other outputs keep what they hold
 };
 
 // Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.

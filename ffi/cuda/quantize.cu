@@ -195,6 +195,8 @@ __global__ void __launch_bounds__(kTileThreads, 5)
     const bool inside = row < position.rows;
     const auto chunk = [&](int c) -> const RowStatistics& { return chunks[row * count + c]; };
     const RowStatistics statistics = join_chunks(inside ? count : 0, lanes, chunk);
+    const uint64_t occupancy =
+        join_occupancy(inside ? count : 0, lanes, log2_chunks_of_part(count), chunk);
     const RowScale scale =
         group_scale(statistics, bounds, inside ? count : 0, lanes, chunk,
                     [&](int h) { return h < tiling.depth ? tile[row * tiling.pitch + h] : 0; });
@@ -202,7 +204,8 @@ __global__ void __launch_bounds__(kTileThreads, 5)
     rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale.mu,
                             plane_exponent(statistics, kCoarseBits));
     outputs.scale[position.row + row] = scale.mu;
-    store_fields(statistics, scale.rounded, outputs.stats + (position.row + row) * kStatsFields);
+    store_fields(statistics, scale.rounded, occupancy,
+                 outputs.stats + (position.row + row) * kStatsFields);
   }
   __syncthreads();
   store_residues<Integer>(tiling, position, tile, rows, residues, coarse);

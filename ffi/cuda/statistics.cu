@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kTileThreads, kParts == 1 ? 4 : 3)
 __global__ void __launch_bounds__(kTileThreads)
     join_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                            const RowStatistics* scratch, int chunks, int log2_lanes,
-                           const ScaleBounds bounds, StatisticsOutputs outputs) {
+                           int log2_chunks, const ScaleBounds bounds, StatisticsOutputs outputs) {
   const int lanes = 1 << log2_lanes;
   const int64_t row = (int64_t{blockIdx.x} * kTileThreads + threadIdx.x) >> log2_lanes;
   const bool inside = row < layout.batch * layout.rows;
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(kTileThreads)
   scratch += row * chunks;
   const auto chunk = [&](int c) -> const RowStatistics& { return scratch[c]; };
   const RowStatistics statistics = join_chunks(count, lanes, chunk);
+  const uint64_t occupancy = join_occupancy(count, lanes, log2_chunks, chunk);
   const uint32_t b = static_cast<uint32_t>(row) / static_cast<uint32_t>(layout.rows);
   const uint64_t* source = x + layout.offset(b, row - b * layout.rows, 0);
   const RowScale scale = group_scale(statistics, bounds, count, lanes, chunk, [&](int64_t h) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kTileThreads)
   });
   if (inside && (threadIdx.x & (lanes - 1)) == 0) {
     outputs.scale[row] = scale.mu;
-    store_fields(statistics, scale.rounded, outputs.stats + row * kStatsFields);
+    store_fields(statistics, scale.rounded, occupancy, outputs.stats + row * kStatsFields);
   }
 }
 
@@ -147,7 +148,8 @@ Status launch_statistics(const double* x, const Layout& layout, const ScaleBound
   const int log2_lanes = join_log2_lanes(chunks);
   const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
   join_statistics_kernel<<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
-      tiling.x, layout, chunk, static_cast<int>(chunks), log2_lanes, bounds, outputs);
+      tiling.x, layout, chunk, static_cast<int>(chunks), log2_lanes, log2_chunks_of_part(chunks),
+      bounds, outputs);
   return launch_status("join_statistics_kernel");
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/occupancy.h"
 #include "common/scale.h"
 #include "common/statistics.h"
 #include "common/tables.h"
@@ -227,6 +228,18 @@ __device__ __forceinline__ RowStatistics join_chunks(int count, int lanes, Chunk
   row.sumsq = group_sum(row.sumsq, lanes);
   row.sumabs = group_sum(row.sumabs, lanes);
   return row;
+}
+
+// The occupancy of the row, likewise.
+template <typename Chunk>
+__device__ __forceinline__ uint64_t join_occupancy(int count, int lanes, int log2_chunks,
+                                                   Chunk chunk) {
+  uint64_t own = 0;
+  for (int c = threadIdx.x & (lanes - 1); c < count; c += lanes) {
+    own |= occupancy_of_chunk(chunk(c), c, log2_chunks);
+  }
+  const uint32_t low = group_or(static_cast<uint32_t>(own), lanes);
+  return uint64_t{group_or(static_cast<uint32_t>(own >> 32), lanes)} << 32 | low;
 }
 
 // The scale of the row of `statistics` from its chunks as above; element(h) reads one. In the first

@@ -70,9 +70,11 @@ static void test_join() {
               row.sumabs == expected.sumabs && row.nnz == expected.nnz,
           "sumsq %" PRIu64 " expected %" PRIu64, row.sumsq, expected.sumsq);
     int64_t fields[kStatsFields];
-    store_fields(row, 17, fields);
+    store_fields(row, 17, ~uint64_t{3}, fields);
     const RowStatistics loaded = load_fields(fields);
-    CHECK(std::memcmp(&loaded, &row, sizeof row) == 0 && rounded_of(fields) == 17, "fields");
+    CHECK(std::memcmp(&loaded, &row, sizeof row) == 0 && rounded_of(fields) == 17 &&
+              occupancy_of(fields) == ~uint64_t{3},
+          "fields");
   }
   CHECK(rescaled(5, 62) == 1 && rescaled(5, 64) == 1 && rescaled(5, 4000) == 1 &&
             rescaled(0, 80) == 0 && rescaled(17, 4) == 2 && rescaled(16, 4) == 1,
