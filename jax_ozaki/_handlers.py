@@ -105,8 +105,9 @@ class CudaHandlers(Handlers):
         return self._call("grouped_mma", _type((batch, groups, m, padded(rhs.shape[2])), jnp.uint32), lhs, rhs)
 
     def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
-        """The number of flagged tiles and the place of each, two int32, for the smallest tiles there are."""
-        return _type((8 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
+        """The number of flagged tiles and of each its place and its part of k, four int32, for the smallest tiles there
+        are."""
+        return _type((16 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
 
     def gains_by_symmetry(self, lhs: Operand, rhs: Operand) -> bool:
         """Whether half of the product's tiles, if it is symmetric, are worth what it takes to know that.

@@ -39,7 +39,7 @@ class Decided(NamedTuple):
     rung: Array
     """uint8[batch, m, padded n]"""
     tiles: Array
-    """uint8[batch, m tiles, n tiles]: the set of the rungs in a tile."""
+    """uint32[batch, m tiles, n tiles]: words of tiles, see ``_rungs``."""
     worst: Array
     """float32, shaped as the tiles: the largest certified error before the final rounding, in u |A||B|."""
     lhs_wide: Array
@@ -113,10 +113,10 @@ def _multiply(
     if strassen is None:
         c = plainly(found.tiles)
     elif computed is None:
-        c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, found.tiles)
+        c = strassen.first_rung_by_strassen(*operands, *scales, moduli, count, _rungs.sets(found.tiles))
     else:
-        symmetric, none = strassen.found_symmetric(computed), jnp.uint8(0)
-        others = jnp.where(symmetric, 0, count), jnp.where(symmetric, none, found.tiles)
+        symmetric, none = strassen.found_symmetric(computed), jnp.uint32(0)
+        others = jnp.where(symmetric, 0, count), jnp.where(symmetric, none, _rungs.sets(found.tiles))
         c = strassen.first_rung_by_strassen(*operands, *scales, moduli, *others)
         c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, found.tiles, none)))
         c = plainly(tiles, c)
@@ -156,7 +156,7 @@ def decide(
     """The rung of every output. Tiles that are 0 in ``computed`` have none."""
 
     def of_computed(known: RungMap) -> RungMap:
-        return known if computed is None else known._replace(tiles=jnp.where(computed == 0, jnp.uint8(0), known.tiles))
+        return known if computed is None else known._replace(tiles=jnp.where(computed == 0, jnp.uint32(0), known.tiles))
 
     if contract.kind == "exact":
         known = of_computed(_ladder_reference.rung_map(exact_rungs(a, b)))
@@ -166,6 +166,7 @@ def decide(
 
     def sums(tiles: Array, planes: int) -> Array:
         step, rungs = _rungs.plane_step(lhs.k, planes), 1 << _rungs.UNDECIDED
+        tiles = tiles if step == 1 else _rungs.sets(tiles)
 
         def of(side: int, operand: Operand, rows: Certified) -> Array:
             if planes == _rungs.COARSE_PLANES and rows.coarse is not None:
@@ -174,13 +175,13 @@ def decide(
 
         return stages.magnitude(of(0, lhs, a), of(1, rhs, b), tiles, rungs=rungs)
 
-    everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint8)
-    coarse = of_computed(stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, tau_half=tau_half))
+    everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint32)
+    coarse = of_computed(stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, k=lhs.k, tau_half=tau_half))
     wide = contract.wide_modulus_count(lhs.k)
     lhs_wide, rhs_wide = (scale(rows, wide) for rows in (a, b))
     all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1
     fine_sums = sums(coarse.tiles, _rungs.FINE_PLANES)
-    fine = stages.certify_fine(fine_sums, coarse, a, b, lhs_wide, rhs_wide, all_k=all_k, tau_half=tau_half)
+    fine = stages.certify_fine(fine_sums, coarse, a, b, lhs_wide, rhs_wide, k=lhs.k, all_k=all_k, tau_half=tau_half)
     return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), lhs_wide, rhs_wide)
 
 
@@ -302,6 +303,7 @@ def residue_products(
 
     if k_block >= lhs.operand.k:
         return product(lhs, rhs)
+    tiles = _rungs.sets(tiles)
 
     def accumulate(start: Array | int, size: int, total: Array) -> Array:
         v = product(lhs.block("k", start, size), rhs.block("k", start, size))

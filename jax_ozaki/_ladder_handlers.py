@@ -51,10 +51,10 @@ class LadderHandlers:
     def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array:
         return self._matrix_product("magnitude", jnp.int32, lhs, rhs, tiles, rungs=rungs)
 
-    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
+    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap:
         results = _rung_types(lhs.scale, rhs.scale)
         return RungMap(
-            *self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=rhs.scale.shape[1], tau_half=tau_half)
+            *self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=rhs.scale.shape[1], k=k, tau_half=tau_half)
         )
 
     def certify_fine(
@@ -66,11 +66,12 @@ class LadderHandlers:
         lhs_wide: Array,
         rhs_wide: Array,
         *,
+        k: int,
         all_k: bool,
         tau_half: np.float32,
     ) -> RungMap:
         operands = (sums, known.rung, known.tiles, *lhs[:2], *rhs[:2], lhs_wide, rhs_wide)
-        attributes = {"n": rhs.scale.shape[1], "all_k": all_k, "tau_half": tau_half}
+        attributes = {"n": rhs.scale.shape[1], "k": k, "all_k": all_k, "tau_half": tau_half}
         results = _rung_types(lhs.scale, rhs.scale)
         return RungMap(*self._call("certify_fine", results, *operands, aliases={1: 0, 2: 1}, **attributes))
 
@@ -165,7 +166,7 @@ def of_fewer(moduli: int, fewer: Fewer | None) -> dict[str, int]:
 def _rung_types(lhs_scale: Array, rhs_scale: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
     (batch, m), (_, n) = lhs_scale.shape, rhs_scale.shape
     of_tiles = (batch, _rungs.tiles(m), _rungs.tiles(n))
-    return _type((batch, m, padded(n)), jnp.uint8), _type(of_tiles, jnp.uint8), _type(of_tiles, jnp.float32)
+    return _type((batch, m, padded(n)), jnp.uint8), _type(of_tiles, jnp.uint32), _type(of_tiles, jnp.float32)
 
 
 def _result(lhs: Operand, rhs: Operand) -> jax.ShapeDtypeStruct:

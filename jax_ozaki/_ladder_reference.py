@@ -26,13 +26,13 @@ __all__ = [
     "ladder_residues", "ladder_sum", "magnitude", "planes", "quantize", "residues", "stats",
 ]  # fmt: skip
 
-_f32, _i32, _i64, _u8, _u64 = jnp.float32, jnp.int32, jnp.int64, jnp.uint8, jnp.uint64
+_f32, _i32, _i64, _u8, _u32, _u64 = jnp.float32, jnp.int32, jnp.int64, jnp.uint8, jnp.uint32, jnp.uint64
 
 
 def _where_needed(tiles: Array, rungs: int, compute: Callable[[], Array]) -> Array:
     """``compute()`` if any tile is flagged, else zeros."""
     shape = jax.eval_shape(compute)
-    return lax.cond(((tiles & _u8(rungs)) != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
+    return lax.cond(((tiles & _u32(rungs)) != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
 
 
 def _tail(n: int, axes: int) -> list[tuple[int, int]]:
@@ -44,7 +44,7 @@ def ladder_quantize(
 ) -> tuple[Array, Array, Array, Array]:
     """Residues, scales, statistics and coarse magnitudes."""
     x, scale, table = quantize(operand, moduli, fewer)
-    everywhere = jnp.ones((1, 1, 1), _u8)
+    everywhere = jnp.ones((1, 1, 1), _u32)
     return x, scale, table, planes(operand, table, everywhere, side=0, planes=1, step=step, rungs=1)
 
 
@@ -122,8 +122,14 @@ def _row_bound(rows: Certified, plane_bits: int) -> tuple[Array, Array, Array, A
     return jnp.where(special, 0, half_norm), half_largest, unit, rounded
 
 
+def occupancy(rows: Certified) -> Array:
+    """uint64[batch, rows]"""
+    return lax.bitcast_convert_type(rows.statistics[..., 7], _u64)
+
+
 class OutputBounds(NamedTuple):
-    """What rows and columns say about every output, each to be broadcast to [batch, m, n]."""
+    """What rows and columns say about every output, each to be broadcast to [batch, m, n]. Only parts of k count in which
+    both hold nonzeros."""
 
     error: Array
     """E >= |X - AB 2^(mu + nu)|, 0 where the output is classified"""
@@ -132,11 +138,13 @@ class OutputBounds(NamedTuple):
     """Units of magnitudes, whose product is 2 u 2^(mu + nu) in those of |A||B|."""
 
 
-def output_bounds(lhs: Certified, rhs: Certified, plane_bits: int) -> OutputBounds:
+def output_bounds(lhs: Certified, rhs: Certified, plane_bits: int, k: int) -> OutputBounds:
     row_norm, row_largest, row_unit, row_rounded = (x[..., :, None] for x in _row_bound(lhs, plane_bits))
     column_norm, column_largest, column_unit, column_rounded = (x[..., None, :] for x in _row_bound(rhs, plane_bits))
-    of_row = jnp.minimum(row_rounded * column_largest, column_norm)
-    error = of_row + jnp.minimum(column_rounded * row_largest, row_norm)
+    shared = occupancy(lhs)[..., :, None] & occupancy(rhs)[..., None, :]
+    overlap = lax.population_count(shared).astype(_f32) * _f32(_reference.part_length(k))
+    of_row = jnp.minimum(jnp.minimum(row_rounded, overlap) * column_largest, column_norm)
+    error = of_row + jnp.minimum(jnp.minimum(column_rounded, overlap) * row_largest, row_norm)
     return OutputBounds(error, row_unit, column_unit)
 
 
@@ -174,17 +182,34 @@ def _tiles(x: Array, reduce: Callable[[Array], Array]) -> Array:
 
 
 def rung_map(rung: Array, ratio: Array | None = None) -> RungMap:
-    """The map of ``rung``, uint8[batch, m, n]; without ``ratio`` nothing was certified."""
-    sets = _tiles(_u8(1) << rung, lambda tile: lax.reduce_or(tile, (3,)))
+    """The map of ``rung``, uint8[batch, m, n], whose tiles skip nothing; without ``ratio`` nothing was certified."""
+    sets = _tiles(_u32(1) << rung.astype(_u32), lambda tile: lax.reduce_or(tile, (3,)))
     worst = jnp.zeros(sets.shape, jnp.float32) if ratio is None else _tiles(ratio, lambda tile: tile.max(-1))
     return RungMap(jnp.pad(rung, _tail(rung.shape[2], 3)), sets, worst)
 
 
-def certify(sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap:
+def skips(lhs: Certified, rhs: Certified) -> Array:
+    """What every tile skips, as words without rungs: the parts of k before and after all those that any of its rows
+    shares with any of its columns. One part is left of none."""
+
+    def of_tiles(rows: Certified) -> Array:
+        words = occupancy(rows)
+        tail = -words.shape[1] % _rungs.TILE
+        return lax.reduce_or(jnp.pad(words, [(0, 0), (0, tail)]).reshape(len(words), -1, _rungs.TILE), (2,))
+
+    shared = of_tiles(lhs)[:, :, None] & of_tiles(rhs)[:, None, :]
+    last = _reference.OCCUPANCY_PARTS - 1
+    before = jnp.where(shared == 0, 0, last - lax.clz(shared & (~shared + 1))).astype(_u32)
+    after = jnp.where(shared == 0, last, lax.clz(shared)).astype(_u32)
+    return before << _rungs.SKIPPED_BEFORE | after << _rungs.SKIPPED_AFTER
+
+
+def certify(sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap:
     """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere."""
-    bounds = output_bounds(lhs, rhs, _rungs.COARSE_BITS)
+    bounds = output_bounds(lhs, rhs, _rungs.COARSE_BITS, k)
     holds, ratio = certificate(bounds, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
-    return rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
+    found = rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
+    return found._replace(tiles=found.tiles | skips(lhs, rhs))
 
 
 def certify_fine(
@@ -195,6 +220,7 @@ def certify_fine(
     lhs_wide: Array,
     rhs_wide: Array,
     *,
+    k: int,
     all_k: bool,
     tau_half: np.float32,
 ) -> RungMap:
@@ -203,11 +229,12 @@ def certify_fine(
     n = rhs.scale.shape[1]
     sums = sums[..., :n]
     zero = (sums[:, 3] == 0) if all_k else jnp.zeros((), bool)
-    narrow = output_bounds(lhs, rhs, _rungs.FINE_BITS)
-    wide = output_bounds(lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide), _rungs.FINE_BITS)
+    narrow = output_bounds(lhs, rhs, _rungs.FINE_BITS, k)
+    wide = output_bounds(lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide), _rungs.FINE_BITS, k)
     found, ratio = fine_rung(fine_magnitude(sums), zero, narrow, wide, tau_half)
     undecided = known.rung[..., :n] == _rungs.UNDECIDED
-    return rung_map(jnp.where(undecided, found, known.rung[..., :n]), jnp.where(undecided, ratio, 0))
+    decided = rung_map(jnp.where(undecided, found, known.rung[..., :n]), jnp.where(undecided, ratio, 0))
+    return decided._replace(tiles=decided.tiles | (known.tiles - _rungs.sets(known.tiles)))
 
 
 # The first three rungs. X from the first `count` moduli is X from all of them, which are multiplied here.

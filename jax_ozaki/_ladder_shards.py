@@ -76,7 +76,7 @@ class _Product:
     def decide(self, a: Certified, b: Certified) -> Array:
         """The rung of every output under a ``componentwise`` contract."""
         tau_half = _ladder.half_tolerance(self.contract, self.k)
-        everywhere = jnp.ones((self.extents[0], *map(_rungs.tiles, self.extents[1:])), jnp.uint8)
+        everywhere = jnp.ones((self.extents[0], *map(_rungs.tiles, self.extents[1:])), jnp.uint32)
         coarse = self.of_shards.sum(self.magnitudes(a, b, everywhere, _rungs.COARSE_PLANES)[:, 0])
         holds, _ = _ladder_reference.certificate(self.bounds(a, b, _rungs.COARSE_BITS), coarse, tau_half)
         rung = holds.astype(jnp.uint8) * jnp.uint8(_rungs.COARSE)
@@ -109,7 +109,7 @@ class _Product:
         return self.stages.magnitude(of_lhs, of_rhs, tiles, rungs=rungs)[..., : self.extents[2]]
 
     def bounds(self, a: Certified, b: Certified, plane_bits: int) -> OutputBounds:
-        bounds = _ladder_reference.output_bounds(a, b, plane_bits)
+        bounds = _ladder_reference.output_bounds(a, b, plane_bits, self.k)
         return OutputBounds(*(self.of_shards.part(jnp.broadcast_to(x, self.extents)) for x in bounds))
 
     def tiles(self, rung: Array) -> Array:
@@ -117,9 +117,9 @@ class _Product:
         tiles = self.rung_map(rung, _NO_RUNG).tiles
         if not self.of_shards.shards.scattered:
             return tiles
-        rungs = jnp.arange(_NO_RUNG, dtype=jnp.uint8)[:, None, None, None]
+        rungs = jnp.arange(_NO_RUNG, dtype=jnp.uint32)[:, None, None, None]
         found = self.of_shards.shards.any(tiles >> rungs & 1)
-        return reduce(or_, found.astype(jnp.uint8) << rungs)
+        return reduce(or_, found.astype(jnp.uint32) << rungs)
 
     def rung_map(self, rung: Array, elsewhere: int) -> _rungs.RungMap:
         whole = self.of_shards.whole(rung, *self.extents, elsewhere)
@@ -155,4 +155,4 @@ _NO_RUNG = _rungs.SUM + 1
 
 
 def _holds(tiles: Array, rung: int) -> Array:
-    return ((tiles & jnp.uint8(1 << rung)) != 0).any()
+    return ((tiles & jnp.uint32(1 << rung)) != 0).any()

@@ -106,6 +106,11 @@ def log2_chunks_of_part(chunks: int) -> int:
     return max(0, (-(-chunks // OCCUPANCY_PARTS) - 1).bit_length())
 
 
+def part_length(k: int) -> int:
+    """The elements of a part."""
+    return _moduli.CHUNK << log2_chunks_of_part(-(-k // _moduli.CHUNK))
+
+
 def parts_occupied(nonempty: Array, first: Array | int, chunks: int) -> Array:
     """Whether each of 64 parts of k, of ``chunks`` chunks in all, is that of a nonempty chunk: bool[..., 64] from
     bool[..., chunks from ``first`` on]."""

@@ -16,10 +16,13 @@ fine magnitudes; 3 takes N2 moduli, 4 adds the products up as integers."""
 RUNGS = (COARSE, FINE, WIDE, SUM)
 
 FIRST = 1 << COARSE | 1 << FINE
-"""The rungs, as a set, that share the first product. Tiles hold the set of the rungs of their outputs."""
+"""The rungs, as a set, that share the first product."""
 
 TILE = 128
-"""Outputs of a tile, in either direction."""
+"""Outputs of a tile, in either direction. Stages know it by a word: the set of the rungs of its outputs in the lowest
+byte; in the next two, how many of the 64 parts of k, first and last ones, no row of it shares with any column."""
+
+SKIPPED_BEFORE, SKIPPED_AFTER = 8, 16
 
 COARSE_PLANES, FINE_PLANES = 1, 4
 COARSE_BITS, FINE_BITS = 8, 14
@@ -49,6 +52,11 @@ def kept(k: int, step: int) -> int:
     return PLANE_BLOCK * (blocks - 1) + min(PLANE_BLOCK, k - PLANE_BLOCK * step * (blocks - 1))
 
 
+def sets(words: Array) -> Array:
+    """The tiles for stages that see another k: they skip nothing."""
+    return words & 0xFF
+
+
 class Certified(NamedTuple):
     """What the rows of one operand bring to the certificates of their outputs."""
 
@@ -66,7 +74,7 @@ class RungMap(NamedTuple):
     rung: Array
     """uint8[batch, m, padded n]; 0 is undecided, and the padding."""
     tiles: Array
-    """uint8[batch, m tiles, n tiles]: the set of the rungs in a tile."""
+    """uint32[batch, m tiles, n tiles]: words of tiles."""
     worst: Array
     """float32, shaped as the tiles: the largest certified error of the outputs decided last, in u |A||B|,
     before the final rounding."""

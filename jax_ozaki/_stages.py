@@ -71,7 +71,7 @@ class Stages(ProductStages, Protocol):
         self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
     ) -> Array: ...
     def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array: ...
-    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, tau_half: np.float32) -> RungMap: ...
+    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap: ...
     def certify_fine(
         self,
         sums: Array,
@@ -81,6 +81,7 @@ class Stages(ProductStages, Protocol):
         lhs_wide: Array,
         rhs_wide: Array,
         *,
+        k: int,
         all_k: bool,
         tau_half: np.float32,
     ) -> RungMap: ...

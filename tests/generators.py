@@ -158,3 +158,30 @@ def problems(rng, count, m, k, n, *, moduli=15, families=FAMILIES, make=operands
     batch = [make(rng, m, k, n, rows=families[x], columns=families[y], moduli=moduli) for x, y in pairs]
     a, b = (np.stack(side) for side in zip(*batch, strict=True))
     return a, b, pairs
+
+
+def lower(rng, shape, n=None):
+    """Rows that end at a place that moves on with them."""
+    return np.where(
+        np.arange(shape[-1]) * shape[-2] <= (np.arange(shape[-2])[:, None] + 1) * shape[-1], phi(1)(rng, shape), 0
+    )
+
+
+def upper(rng, shape, n=None):
+    return lower(rng, shape)[..., ::-1, ::-1]
+
+
+def banded(rng, shape, n=None):
+    """Nonzeros around a place that moves on with the row, tiny ones among them."""
+    distance = np.arange(shape[-1]) / shape[-1] - np.arange(shape[-2])[:, None] / shape[-2]
+    return np.where(abs(distance) < 0.1, phi(2)(rng, shape), 0)
+
+
+def in_parts(rng, shape, n=None):
+    """Nonzeros in a few parts of k, those of neighbouring rows apart."""
+    at = rng.random((*shape[:-1], 64)) < 0.05
+    return np.where(at.repeat(-(-shape[-1] // 64), -1)[..., : shape[-1]], phi(1)(rng, shape), 0)
+
+
+STRUCTURED = {f.__name__: f for f in (lower, upper, banded, in_parts)}
+"""Rows that share only parts of k with columns, or none."""

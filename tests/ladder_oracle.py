@@ -3,7 +3,8 @@
 With u = 2^-53, S = |A||B| and the integers A', B' and scales mu, nu of ``oracle``, an output is certain to obey
 |C - AB| <= c u S if E <= (c - 1) u S_lo 2^(mu + nu), where E = min(r (B/2 + 1/8), h) + min(s (A/2 + 1/8), f) bounds
 |X - AB 2^(mu + nu)|: at most r elements of the row are rounded, its elements are below A 2^-mu, and
-f = sum |a| 2^mu / 2 + nonzeros / 8; s, B and h are those of the column. S_lo <= S comes from truncated magnitudes.
+f = sum |a| 2^mu / 2 + nonzeros / 8; s, B and h are those of the column. Only what meets a nonzero is an error: r and s
+are at most the length of the parts of k in which both have any. S_lo <= S comes from truncated magnitudes.
 
 A row takes the scale of fewer moduli where that rounds few of its elements.
 """
@@ -101,11 +102,20 @@ def row_bounds(stats, scale, rounded, bits):
     return tuple(np.where(special, F32(x), y) for x, y in ((0, half), (0, largest), (1, unit), (0, rounded)))
 
 
-def certify(rows, columns, magnitude, tau):
+def overlap(a, b):
+    """The length of the parts of k in which both a row of a[m, k] and a column of b[k, n] have nonzeros."""
+    part = oracle.CHUNK
+    while 64 * part < a.shape[1]:
+        part *= 2
+    shared = oracle.occupancy(a)[:, None] & oracle.occupancy(b.T)[None]
+    return np.vectorize(lambda word: part * int(word).bit_count(), otypes=[F32])(shared)
+
+
+def certify(rows, columns, shared, magnitude, tau):
     """Whether every output is certified, and the factor of u S of what it certifies before the final rounding."""
     f, a, unit_row, r = (x[:, None] for x in rows)
     h, b, unit_column, s = (x[None, :] for x in columns)
-    error = np.minimum(r * b, h) + np.minimum(s * a, f)
+    error = np.minimum(np.minimum(r, shared) * b, h) + np.minimum(np.minimum(s, shared) * a, f)
     bound = magnitude.astype(F32) * unit_row * unit_column
     assert error.dtype == bound.dtype == F32
     free = error == 0
@@ -135,9 +145,10 @@ def rungs(a, b, c, n1):
     def bounds(scales, bits):
         return [row_bounds(s, scale, r, bits) for s, scale, r in zip(stats, scales, rounded, strict=True)]
 
+    shared = overlap(a, b)
     at = subset(k, coarse_step(k))
     coarse = [np.minimum(magnitudes(x[:, at], coarse_exponent(s), 8), 255) for x, s in zip(planes, stats, strict=True)]
-    first, worst = certify(*bounds(narrow, 8), coarse[0] @ coarse[1].T, tau_half(c))
+    first, worst = certify(*bounds(narrow, 8), shared, coarse[0] @ coarse[1].T, tau_half(c))
 
     at = subset(k, fine_step(k))
     (high, low), (up, down) = (
@@ -146,8 +157,8 @@ def rungs(a, b, c, n1):
     fine = 2**14 * (high @ up.T) + 2**7 * (high @ down.T + low @ up.T)
     masks = [(x[:, at] != 0) & np.isfinite(x[:, at]) for x in planes]
     zero = (masks[0].astype(np.int64) @ masks[1].T.astype(np.int64) == 0) & (fine_step(k) == 1)
-    second, of_second = certify(*bounds(narrow, 14), fine, tau_half(c))
-    third, of_third = certify(*bounds(wide, 14), fine, tau_half(c))
+    second, of_second = certify(*bounds(narrow, 14), shared, fine, tau_half(c))
+    third, of_third = certify(*bounds(wide, 14), shared, fine, tau_half(c))
     rung = np.where(first, 1, np.where(zero | second, 2, np.where(third, 3, 4)))
     factors = np.where(first, worst, np.where(zero, 0, np.where(second, of_second, of_third)))
     return rung, factors.max(initial=0)

@@ -1,5 +1,6 @@
 """Certified contracts: the ladder against its oracle, bit for bit, and what no bit may depend on."""
 
+import itertools
 from fractions import Fraction
 from functools import partial
 
@@ -77,6 +78,28 @@ def test_handlers_reference_and_oracle_agree(contract, sizes):
         np.testing.assert_array_equal(found.rung[i, :, :n], rung)
         assert found.worst[i].max() == ladder_oracle.rungs(a[i], b[i].T, factor, count)[1]
         assert_same_bits(c[i], product)
+
+
+@pytest.mark.parametrize("stages", [HANDLERS, _ladder_reference], ids=["handlers", "reference"])
+@pytest.mark.parametrize(("rows", "columns"), [*itertools.product(generators.STRUCTURED, repeat=2)])
+def test_rows_and_columns_that_share_few_parts_of_k(stages, rows, columns):
+    """What they do not share is no error: sums of zeros are certified by coarse magnitudes, whatever they keep."""
+    rng = np.random.default_rng(11)
+    m, k, n = 7, 1700, 9
+    families = generators.STRUCTURED[rows], generators.STRUCTURED[columns]
+    a, b = generators.operands(rng, m, k, n, rows=families[0], columns=families[1])
+    factor, count = DEFAULT.error_factor(k), DEFAULT.modulus_count(k)
+    c, found = jax.device_get(climb(stages, DEFAULT, a[None], b.T[None]))
+    product, rung = ladder_oracle.product(a, b, factor, count)
+    np.testing.assert_array_equal(found.rung[0, :, :n], rung)
+    assert found.worst.max() == ladder_oracle.rungs(a, b, factor, count)[1]
+    assert_same_bits(c[0], product)
+    shared = ladder_oracle.overlap(a, b)
+    assert (rung[shared == 0] == 1).all() and not c[0][shared == 0].any()
+    rows_parts, columns_parts = (np.bitwise_or.reduce(ladder_oracle.oracle.occupancy(x)) for x in (a, b.T))
+    word, tile = f"{int(rows_parts & columns_parts):064b}", int(found.tiles[0, 0, 0])
+    skipped = (len(word) - len(word.rstrip("0")), len(word) - len(word.lstrip("0"))) if "1" in word else (0, 63)
+    assert (tile >> 8 & 255, tile >> 16) == skipped
 
 
 def test_long_contractions_take_a_part_of_k():

@@ -10,7 +10,7 @@ namespace ozaki {
 namespace {
 
 // The rows of one operand that have a flagged tile, once `tiles` has been checked.
-FlaggedSide flagged_side(const U8& tiles, int64_t side, int64_t rungs, const Layout& layout) {
+FlaggedSide flagged_side(const U32& tiles, int64_t side, int64_t rungs, const Layout& layout) {
   const bool lhs = side == 0;
   const int64_t others = Checks::dimension(tiles.dimensions(), lhs ? 2 : 1) * kTile;
   return {{tiles.typed_data(), lhs ? layout.rows : others, lhs ? others : layout.rows, rungs},
@@ -43,7 +43,7 @@ ffi::Error quantize_handler(ffi::ThreadPool pool, F64 x, Result<U8> out, Result<
   return checks.error();
 }
 
-ffi::Error planes_handler(ffi::ThreadPool pool, F64 x, S64 stats, U8 tiles, Result<U8> out,
+ffi::Error planes_handler(ffi::ThreadPool pool, F64 x, S64 stats, U32 tiles, Result<U8> out,
                           PlanesAttributes attributes) {
   const Checks checks = check_planes(x, stats, tiles, *out, attributes);
   const Layout& layout = attributes.layout;
@@ -60,7 +60,7 @@ MmaSizes mma_sizes(const U8& lhs, const U8& rhs) {
   return {extents.batch, extents.moduli, extents.m, extents.n, extents.kp};
 }
 
-ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U8 tiles, Result<S32> sums,
+ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U32 tiles, Result<S32> sums,
                              Result<U8>, MmaAttributes attributes) {
   Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
   if (checks.ok()) {
@@ -74,13 +74,13 @@ ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U8 tiles, Res
 }
 
 ffi::Error certify_handler(ffi::ThreadPool pool, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
-                           S64 stats_b, Result<U8> rung, Result<U8> tiles, Result<F32> worst,
+                           S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
                            CertifyAttributes attributes) {
   const Checks checks =
       check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
   if (checks.ok()) {
     const auto [batch, m, n] = certify_extents(sums, attributes.n);
-    certify(sums.typed_data(), {batch, m, n}, attributes.tau_half,
+    certify(sums.typed_data(), {batch, m, n, attributes.k}, attributes.tau_half,
             {scale_a.typed_data(), stats_a.typed_data()},
             {scale_b.typed_data(), stats_b.typed_data()},
             {rung->typed_data(), tiles->typed_data(), worst->typed_data()}, scheduler(pool));
@@ -88,9 +88,9 @@ ffi::Error certify_handler(ffi::ThreadPool pool, S32 sums, S32 scale_a, S64 stat
   return checks.error();
 }
 
-ffi::Error certify_fine_handler(ffi::ThreadPool pool, S32 sums, U8 rung, U8 tiles, S32 scale_a,
+ffi::Error certify_fine_handler(ffi::ThreadPool pool, S32 sums, U8 rung, U32 tiles, S32 scale_a,
                                 S64 stats_a, S32 scale_b, S64 stats_b, S32 wide_scale_a,
-                                S32 wide_scale_b, Result<U8> rung_out, Result<U8> tiles_out,
+                                S32 wide_scale_b, Result<U8> rung_out, Result<U32> tiles_out,
                                 Result<F32> worst, CertifyFineAttributes attributes) {
   const Checks checks =
       check_certify_fine(sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a,
@@ -98,7 +98,7 @@ ffi::Error certify_fine_handler(ffi::ThreadPool pool, S32 sums, U8 rung, U8 tile
   if (checks.ok()) {
     const auto [batch, m, n] = certify_extents(sums, attributes.n);
     certify_fine(
-        sums.typed_data(), {batch, m, n}, attributes.all_k != 0, attributes.tau_half,
+        sums.typed_data(), {batch, m, n, attributes.k}, attributes.all_k != 0, attributes.tau_half,
         {scale_a.typed_data(), stats_a.typed_data()}, {scale_b.typed_data(), stats_b.typed_data()},
         wide_scale_a.typed_data(), wide_scale_b.typed_data(),
         {rung_out->typed_data(), tiles_out->typed_data(), worst->typed_data()}, scheduler(pool));
@@ -106,7 +106,7 @@ ffi::Error certify_fine_handler(ffi::ThreadPool pool, S32 sums, U8 rung, U8 tile
   return checks.error();
 }
 
-ffi::Error residues_handler(ffi::ThreadPool pool, F64 x, S32 scale, S32 count, U8 tiles,
+ffi::Error residues_handler(ffi::ThreadPool pool, F64 x, S32 scale, S32 count, U32 tiles,
                             Result<U8> out, LadderResiduesAttributes attributes) {
   Checks checks = check_ladder_residues(x, scale, count, tiles, *out, attributes);
   const int moduli = modulus_count(checks, count, moduli_of(*out));
@@ -117,7 +117,7 @@ ffi::Error residues_handler(ffi::ThreadPool pool, F64 x, S32 scale, S32 count, U
   return checks.error();
 }
 
-ffi::Error mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, S32 count, U8 tiles, Result<U8> v,
+ffi::Error mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, S32 count, U32 tiles, Result<U8> v,
                        Result<U8>, MmaAttributes attributes) {
   Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v);
   const int moduli = modulus_count(checks, count, moduli_of(lhs));
@@ -131,12 +131,13 @@ ffi::Error mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, S32 count, U8 tiles
   return checks.error();
 }
 
-Selection selection(const U8& rung, const U8& tiles, const CombineLayouts& layouts, int64_t rungs) {
+Selection selection(const U8& rung, const U32& tiles, const CombineLayouts& layouts,
+                    int64_t rungs) {
   return {rung.typed_data(), {tiles.typed_data(), layouts.a.rows, layouts.b.rows, rungs}};
 }
 
 ffi::Error combine_handler(ffi::ThreadPool pool, U8 v, S32 scale_a, S32 scale_b, F64 a, F64 b,
-                           S32 count, U8 rung, U8 tiles, ffi::RemainingArgs earlier, Result<F64> c,
+                           S32 count, U8 rung, U32 tiles, ffi::RemainingArgs earlier, Result<F64> c,
                            LadderCombineAttributes attributes) {
   Checks checks =
       check_ladder_combine(v, scale_a, scale_b, a, b, count, rung, tiles, earlier, *c, attributes);
@@ -151,7 +152,7 @@ ffi::Error combine_handler(ffi::ThreadPool pool, U8 v, S32 scale_a, S32 scale_b,
 }
 
 ffi::Error sum_handler(ffi::ThreadPool pool, F64 a, F64 b, S64 stats_a, S64 stats_b, U8 rung,
-                       U8 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
+                       U32 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
   const Checks checks =
       check_ladder_sum(a, b, stats_a, stats_b, rung, tiles, earlier, *c, attributes);
   const CombineLayouts layouts = attributes.layouts(*c);

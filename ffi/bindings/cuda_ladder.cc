@@ -10,7 +10,7 @@ namespace ozaki {
 namespace {
 
 // The flagged tiles as one side of the product sees them, once `tiles` has been checked.
-FlaggedTiles flagged_tiles(const U8& tiles, int64_t rungs) {
+FlaggedTiles flagged_tiles(const U32& tiles, int64_t rungs) {
   const int64_t tiles_m = Checks::dimension(tiles.dimensions(), 1);
   const int64_t tiles_n = Checks::dimension(tiles.dimensions(), 2);
   return {tiles.typed_data(), rungs, tiles_m * kTile, tiles_n * kTile};
@@ -33,7 +33,7 @@ ffi::Error quantize_handler(cudaStream_t stream, F64 x, Result<U8> residues, Res
   });
 }
 
-ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U8 tiles, Result<U8> out,
+ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U32 tiles, Result<U8> out,
                           PlanesAttributes attributes) {
   Checks checks = check_planes(x, stats, tiles, *out, attributes);
   const Layout& layout = attributes.layout;
@@ -50,7 +50,7 @@ ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U8 tiles, Resul
   });
 }
 
-GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kind, const U8& tiles,
+GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kind, const U32& tiles,
                        int64_t rungs, U8& scratch) {
   GroupedMma mma = grouped_mma_of(lhs, rhs, output, kind);
   mma.flagged = flagged_tiles(tiles, rungs);
@@ -58,7 +58,7 @@ GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kin
   return mma;
 }
 
-ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Result<S32> sums,
+ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U32 tiles, Result<S32> sums,
                              Result<U8> scratch, MmaAttributes attributes) {
   Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
   check_list(checks, mma_extents(lhs, rhs), *scratch);
@@ -68,7 +68,7 @@ ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Resu
   return enqueue_mma(checks, mma, stream);
 }
 
-ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U8 tiles, Result<U8> v,
+ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U32 tiles, Result<U8> v,
                        Result<U8> scratch, MmaAttributes attributes) {
   Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v);
   check_list(checks, mma_extents(lhs, rhs), *scratch);
@@ -85,7 +85,7 @@ ffi::Error enqueue_certify(Checks& checks, const Certify& certify, int planes,
 }
 
 ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
-                           S64 stats_b, Result<U8> rung, Result<U8> tiles, Result<F32> worst,
+                           S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
                            CertifyAttributes attributes) {
   Checks checks =
       check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
@@ -94,16 +94,16 @@ ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats
   certify.sums = sums.typed_data();
   certify.rows = {stats_a.typed_data(), scale_a.typed_data(), nullptr};
   certify.columns = {stats_b.typed_data(), scale_b.typed_data(), nullptr};
-  certify.batch = batch, certify.m = m, certify.n = n;
+  certify.batch = batch, certify.m = m, certify.n = n, certify.k = attributes.k;
   certify.tau_half = attributes.tau_half;
   certify.rung = rung->typed_data(), certify.tiles = tiles->typed_data();
   certify.worst = worst->typed_data();
   return enqueue_certify(checks, certify, kCoarsePlanes, stream);
 }
 
-ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U8 tiles, S32 scale_a,
+ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U32 tiles, S32 scale_a,
                                 S64 stats_a, S32 scale_b, S64 stats_b, S32 wide_scale_a,
-                                S32 wide_scale_b, Result<U8> rung_out, Result<U8> tiles_out,
+                                S32 wide_scale_b, Result<U8> rung_out, Result<U32> tiles_out,
                                 Result<F32> worst, CertifyFineAttributes attributes) {
   Checks checks =
       check_certify_fine(sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a,
@@ -113,7 +113,7 @@ ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U8 tiles
   certify.sums = sums.typed_data();
   certify.rows = {stats_a.typed_data(), scale_a.typed_data(), wide_scale_a.typed_data()};
   certify.columns = {stats_b.typed_data(), scale_b.typed_data(), wide_scale_b.typed_data()};
-  certify.batch = batch, certify.m = m, certify.n = n;
+  certify.batch = batch, certify.m = m, certify.n = n, certify.k = attributes.k;
   certify.all_k = attributes.all_k != 0;
   certify.tau_half = attributes.tau_half;
   certify.rung = rung_out->typed_data(), certify.tiles = tiles_out->typed_data();
@@ -121,7 +121,7 @@ ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U8 tiles
   return enqueue_certify(checks, certify, kFinePlanes, stream);
 }
 
-ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, S32 count, U8 tiles,
+ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, S32 count, U32 tiles,
                             Result<U8> out, LadderResiduesAttributes attributes) {
   Checks checks = check_ladder_residues(x, scale, count, tiles, *out, attributes);
   check_limits(checks, "x", attributes.layout);
@@ -134,7 +134,7 @@ ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, S32 count, U8
 }
 
 ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, F64 a, F64 b,
-                           S32 count, U8 rung, U8 tiles, ffi::RemainingArgs earlier, Result<F64> c,
+                           S32 count, U8 rung, U32 tiles, ffi::RemainingArgs earlier, Result<F64> c,
                            LadderCombineAttributes attributes) {
   Checks checks =
       check_ladder_combine(v, scale_a, scale_b, a, b, count, rung, tiles, earlier, *c, attributes);
@@ -154,7 +154,7 @@ ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, 
 }
 
 ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, S64 stats_a, S64 stats_b, U8 rung,
-                       U8 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
+                       U32 tiles, F64 earlier, Result<F64> c, LadderSumAttributes attributes) {
   Checks checks = check_ladder_sum(a, b, stats_a, stats_b, rung, tiles, earlier, *c, attributes);
   const CombineLayouts layouts = attributes.layouts(*c);
   check_limits(checks, "a", layouts.a);

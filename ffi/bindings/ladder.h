@@ -17,11 +17,13 @@ constexpr char kLadderCombineTarget[] = "jax_ozaki.ladder_combine.v1";
 constexpr char kLadderSumTarget[] = "jax_ozaki.ladder_sum.v1";
 
 using F32 = ffi::Buffer<ffi::F32>;
+using U32 = ffi::Buffer<ffi::U32>;
 
 // ---- Attributes, int64 but for tau_half ---------------------------------------------------------
 
 // `rungs`: a stage works on the tiles that hold an output of one of these rungs, bit r for rung r.
-// Everything of its results that belongs to other tiles is left as it is.
+// Everything of its results that belongs to other tiles is left as it is. `tiles` also say what may
+// be skipped of k (common/occupancy.h), which is the k of the operands that come with them.
 
 // Rows without a flagged tile are left alone: those of the lhs belong to axis 1 of the tiles, those
 // of the rhs to axis 2.
@@ -47,12 +49,12 @@ struct MmaAttributes {
 
 // tau_half: (c - 1) (1 - 2^-16) / 2, rounded down.
 struct CertifyAttributes {
-  int64_t n;
+  int64_t n, k;
   float tau_half;
 };
 
 struct CertifyFineAttributes {
-  int64_t n;
+  int64_t n, k;
   int64_t all_k;  // the planes hold every k: a mask product of 0 means that S = 0
   float tau_half;
 };
@@ -90,9 +92,9 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::PlanesAttributes, StructMember<int6
                                       OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::MmaAttributes, StructMember<int64_t>("rungs"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyAttributes, StructMember<int64_t>("n"),
-                                      StructMember<float>("tau_half"));
+                                      StructMember<int64_t>("k"), StructMember<float>("tau_half"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyFineAttributes, StructMember<int64_t>("n"),
-                                      StructMember<int64_t>("all_k"),
+                                      StructMember<int64_t>("k"), StructMember<int64_t>("all_k"),
                                       StructMember<float>("tau_half"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderCombineAttributes,
                                       StructMember<int64_t>("rungs"),
@@ -127,7 +129,7 @@ auto bind_planes() {
       .Ctx<Context>()
       .template Arg<F64>()
       .template Arg<S64>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Ret<U8>()
       .template Attrs<PlanesAttributes>();
 }
@@ -139,7 +141,7 @@ auto bind_magnitude() {
       .Ctx<Context>()
       .template Arg<U8>()
       .template Arg<U8>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Ret<S32>()
       .template Ret<U8>()
       .template Attrs<MmaAttributes>();
@@ -156,7 +158,7 @@ auto bind_certify() {
       .template Arg<S32>()
       .template Arg<S64>()
       .template Ret<U8>()
-      .template Ret<U8>()
+      .template Ret<U32>()
       .template Ret<F32>()
       .template Attrs<CertifyAttributes>();
 }
@@ -169,7 +171,7 @@ auto bind_certify_fine() {
       .Ctx<Context>()
       .template Arg<S32>()
       .template Arg<U8>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Arg<S32>()
       .template Arg<S64>()
       .template Arg<S32>()
@@ -177,7 +179,7 @@ auto bind_certify_fine() {
       .template Arg<S32>()
       .template Arg<S32>()
       .template Ret<U8>()
-      .template Ret<U8>()
+      .template Ret<U32>()
       .template Ret<F32>()
       .template Attrs<CertifyFineAttributes>();
 }
@@ -190,7 +192,7 @@ auto bind_ladder_residues() {
       .template Arg<F64>()
       .template Arg<S32>()
       .template Arg<S32>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Ret<U8>()
       .template Attrs<LadderResiduesAttributes>();
 }
@@ -203,7 +205,7 @@ auto bind_ladder_mma() {
       .template Arg<U8>()
       .template Arg<U8>()
       .template Arg<S32>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Ret<U8>()
       .template Ret<U8>()
       .template Attrs<MmaAttributes>();
@@ -221,7 +223,7 @@ auto bind_ladder_combine() {
       .template Arg<F64>()
       .template Arg<S32>()
       .template Arg<U8>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .RemainingArgs()
       .template Ret<F64>()
       .template Attrs<LadderCombineAttributes>();
@@ -237,7 +239,7 @@ auto bind_ladder_sum() {
       .template Arg<S64>()
       .template Arg<S64>()
       .template Arg<U8>()
-      .template Arg<U8>()
+      .template Arg<U32>()
       .template Arg<F64>()
       .template Ret<F64>()
       .template Attrs<LadderSumAttributes>();
@@ -262,12 +264,12 @@ inline void add_ladder(nb::dict& capsules, const LadderHandlers& handlers) {
 
 // ---- Arguments and their checks -----------------------------------------------------------------
 
-inline void check_tiles(Checks& checks, const U8& tiles, int64_t batch, int64_t m, int64_t n) {
+inline void check_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t m, int64_t n) {
   checks.shape("tiles", tiles.dimensions(), {batch, tiles_of(m), tiles_of(n)});
 }
 
 // The tiles of one side: the other side's rows are unknown here.
-inline void check_side(Checks& checks, int64_t side, const U8& tiles, const Layout& layout) {
+inline void check_side(Checks& checks, int64_t side, const U32& tiles, const Layout& layout) {
   checks.require(side == 0 || side == 1,
                  "side is " + std::to_string(side) + ", allowed are 0 (lhs) and 1 (rhs)");
   checks.rank("tiles", tiles.dimensions(), 3);
@@ -311,7 +313,7 @@ inline Checks check_ladder_quantize(const F64& x, const LadderQuantizeAttributes
   return checks;
 }
 
-inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, const U8& planes,
+inline Checks check_planes(const F64& x, const S64& stats, const U32& tiles, const U8& planes,
                            const PlanesAttributes& attributes) {
   const Layout& layout = attributes.layout;
   Checks checks(kPlanesTarget);
@@ -323,7 +325,7 @@ inline Checks check_planes(const F64& x, const S64& stats, const U8& tiles, cons
   return checks;
 }
 
-inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U8& tiles, const S32& sums) {
+inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U32& tiles, const S32& sums) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kMagnitudeTarget);
   check_factors(checks, lhs, rhs);
@@ -346,13 +348,14 @@ inline CertifyExtents certify_extents(const S32& sums, int64_t n) {
 }
 
 // All that both targets have.
-inline Checks check_certified(const char* target, int64_t planes, int64_t given_n, const S32& sums,
-                              const S32& scale_a, const S64& stats_a, const S32& scale_b,
-                              const S64& stats_b, const U8& rung, const U8& tiles,
-                              const F32& worst) {
+inline Checks check_certified(const char* target, int64_t planes, int64_t given_n, int64_t k,
+                              const S32& sums, const S32& scale_a, const S64& stats_a,
+                              const S32& scale_b, const S64& stats_b, const U8& rung,
+                              const U32& tiles, const F32& worst) {
   const auto [batch, m, n] = certify_extents(sums, given_n);
   Checks checks(target);
   checks.require(n >= 0, "n is " + std::to_string(n));
+  checks.require(k >= 1, "k is " + std::to_string(k));
   if (!checks.ok()) return checks;
   checks.shape("sums", sums.dimensions(), {batch, planes, m, padded(n)});
   checks.shape("scale_a", scale_a.dimensions(), {batch, m});
@@ -366,19 +369,20 @@ inline Checks check_certified(const char* target, int64_t planes, int64_t given_
 }
 
 inline Checks check_certify(const S32& sums, const S32& scale_a, const S64& stats_a,
-                            const S32& scale_b, const S64& stats_b, const U8& rung, const U8& tiles,
-                            const F32& worst, const CertifyAttributes& attributes) {
-  return check_certified(kCertifyTarget, kCoarsePlanes, attributes.n, sums, scale_a, stats_a,
-                         scale_b, stats_b, rung, tiles, worst);
+                            const S32& scale_b, const S64& stats_b, const U8& rung,
+                            const U32& tiles, const F32& worst,
+                            const CertifyAttributes& attributes) {
+  return check_certified(kCertifyTarget, kCoarsePlanes, attributes.n, attributes.k, sums, scale_a,
+                         stats_a, scale_b, stats_b, rung, tiles, worst);
 }
 
-inline Checks check_certify_fine(const S32& sums, const U8& rung, const U8& tiles,
+inline Checks check_certify_fine(const S32& sums, const U8& rung, const U32& tiles,
                                  const S32& scale_a, const S64& stats_a, const S32& scale_b,
                                  const S64& stats_b, const S32& wide_scale_a,
-                                 const S32& wide_scale_b, const U8& rung_out, const U8& tiles_out,
+                                 const S32& wide_scale_b, const U8& rung_out, const U32& tiles_out,
                                  const F32& worst, const CertifyFineAttributes& attributes) {
-  Checks checks = check_certified(kCertifyFineTarget, kFinePlanes, attributes.n, sums, scale_a,
-                                  stats_a, scale_b, stats_b, rung_out, tiles_out, worst);
+  Checks checks = check_certified(kCertifyFineTarget, kFinePlanes, attributes.n, attributes.k, sums,
+                                  scale_a, stats_a, scale_b, stats_b, rung_out, tiles_out, worst);
   const auto [batch, m, n] = certify_extents(sums, attributes.n);
   checks.shape("wide_scale_a", wide_scale_a.dimensions(), {batch, m});
   checks.shape("wide_scale_b", wide_scale_b.dimensions(), {batch, n});
@@ -389,7 +393,7 @@ inline Checks check_certify_fine(const S32& sums, const U8& rung, const U8& tile
 }
 
 inline Checks check_ladder_residues(const F64& x, const S32& scale, const S32& count,
-                                    const U8& tiles, const U8& residues,
+                                    const U32& tiles, const U8& residues,
                                     const LadderResiduesAttributes& attributes) {
   Checks checks(kLadderResiduesTarget);
   checks.layout("x", attributes.layout, x.element_count());
@@ -400,7 +404,7 @@ inline Checks check_ladder_residues(const F64& x, const S32& scale, const S32& c
   return checks;
 }
 
-inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, const U8& tiles,
+inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, const U32& tiles,
                                const U8& v) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kLadderMmaTarget);
@@ -412,7 +416,7 @@ inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, c
   return checks;
 }
 
-inline void check_rung_map(Checks& checks, const U8& rung, const U8& tiles,
+inline void check_rung_map(Checks& checks, const U8& rung, const U32& tiles,
                            const CombineLayouts& layouts) {
   const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
   checks.shape("rung", rung.dimensions(), {batch, m, padded(n)});
@@ -431,7 +435,7 @@ inline void check_earlier(Checks& checks, ffi::RemainingArgs earlier, const F64&
 
 inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& scale_b,
                                    const F64& a, const F64& b, const S32& count, const U8& rung,
-                                   const U8& tiles, ffi::RemainingArgs earlier, const F64& c,
+                                   const U32& tiles, ffi::RemainingArgs earlier, const F64& c,
                                    const LadderCombineAttributes& attributes) {
   Checks checks =
       check_combine(kLadderCombineTarget, scale_a, scale_b, a, b, c, attributes.product);
@@ -446,7 +450,7 @@ inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& s
 }
 
 inline Checks check_ladder_sum(const F64& a, const F64& b, const S64& stats_a, const S64& stats_b,
-                               const U8& rung, const U8& tiles, const F64& earlier, const F64& c,
+                               const U8& rung, const U32& tiles, const F64& earlier, const F64& c,
                                const LadderSumAttributes& attributes) {
   const CombineLayouts layouts = attributes.layouts(c);
   Checks checks(kLadderSumTarget);

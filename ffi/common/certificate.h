@@ -3,13 +3,14 @@
 //
 // X = sum A'B' differs from AB 2^(mu + nu) by at most
 //   E = min(r (B / 2 + 1/8), h) + min(c (A / 2 + 1/8), f),   f = 1/2 sum_h |a_h| 2^mu + nnz / 8,
-// where at most r elements of the row and c of the column are rounded, A = 2^(emax + mu) is above
-// every |a_h| 2^mu, and B and h belong to the column as A and f to the row,
+// where at most r elements of the row and c of the column are rounded and meet a nonzero, A =
+// 2^(emax + mu) is above every |a_h| 2^mu, and B and h belong to the column as A and f to the row,
 // and the output is certified if E <= (c - 1) u S_lo 2^(mu + nu) for a lower bound S_lo of |A||B|.
 // All is float32 whose products are exact but for one, in an order that contraction cannot change:
 // the same decision on every device. The factor 1 - 2^-16 in tau covers every rounding here.
 #pragma once
 
+#include "common/occupancy.h"
 #include "common/planes.h"
 #include "common/scale.h"
 
@@ -52,6 +53,12 @@ OZAKI_HD RowBound row_bound(const int64_t* stats, int32_t scale, int plane_bits)
 
 OZAKI_HD float smaller(float x, float y) { return x < y ? x : y; }
 
+// For an output whose row and column share so many elements of k.
+OZAKI_HD RowBound within(float overlap, RowBound row) {
+  row.rounded = smaller(row.rounded, overlap);
+  return row;
+}
+
 struct Certificate {
   bool holds;
   float error = 0, scale = 1;  // E and u S_lo 2^(mu + nu) where it holds
@@ -71,8 +78,7 @@ OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, fl
   return {true, error, 0.5f * bound};
 }
 
-// The rung of the ladder that gives an output, and the tiles of outputs that share work: a tile
-// holds the set of the rungs in it, bit r for rung r.
+// The rung of the ladder that gives an output, and the tiles of outputs that share work.
 enum Rung : uint8_t { kUndecided = 0, kCoarse = 1, kFine = 2, kWide = 3, kSum = 4 };
 constexpr int64_t kTile = 128;
 OZAKI_HD int64_t tiles_of(int64_t extent) { return (extent + kTile - 1) / kTile; }

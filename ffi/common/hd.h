@@ -47,6 +47,14 @@ OZAKI_HD int ctz64(uint64_t x) {
 #endif
 }
 
+OZAKI_HD int popcount64(uint64_t x) {
+#if defined(__CUDA_ARCH__)
+  return __popcll(x);
+#else
+  return __builtin_popcountll(x);
+#endif
+}
+
 // The upper word of (high 2^32 + low) 2^shift, 0 <= shift < 32.
 OZAKI_HD uint32_t shift_left(uint32_t high, uint32_t low, int shift) {
 #if defined(__CUDA_ARCH__)

@@ -36,9 +36,11 @@ void for_each_tile(const CertifySizes& sizes, const Scheduler& scheduler, const 
 // One row of a tile by the coarse planes: the rungs of `count` columns, and the worst ratio so far.
 struct CoarseRow {
   OZAKI_HD static void run(const int32_t* sums, const RowBound* row, const RowBound* columns,
-                           int count, float tau_half, uint8_t* rung, float* worst) {
+                           const float* overlap, int count, float tau_half, uint8_t* rung,
+                           float* worst) {
     for (int j = 0; j < count; ++j) {
-      const Decision decision = decide(*row, columns[j], sums[j], tau_half);
+      const Decision decision =
+          decide(within(overlap[j], *row), within(overlap[j], columns[j]), sums[j], tau_half);
       rung[j] = decision.rung;
       const float ratio = decision.by.ratio();
       *worst = ratio > *worst ? ratio : *worst;
@@ -54,19 +56,29 @@ void certify(const int32_t* sums, const CertifySizes& sizes, float tau_half,
   const int64_t m = sizes.m, n = sizes.n, np = padded(n);
   const auto row_bounds = bounds(rows.scale, rows.stats, sizes.batch * m, kCoarseBits);
   const auto column_bounds = bounds(columns.scale, columns.stats, sizes.batch * n, kCoarseBits);
+  const float part = static_cast<float>(part_length(sizes.k));
   for_each_tile(sizes, scheduler, [&](const Tile& tile) {
     float worst = 0;
-    uint8_t found = 0;
-    for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      const int64_t at = (tile.batch * m + i) * np + tile.column;
+    uint32_t found = 0;
+    const int64_t first_row = tile.batch * m + tile.row,
+                  first_column = tile.batch * n + tile.column;
+    uint64_t of_columns[kTile], any_row = 0, any_column = 0;
+    for (int64_t j = 0; j < tile.columns; ++j)
+      any_column |= of_columns[j] = occupancy_of(columns.stats + (first_column + j) * kStatsFields);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const uint64_t of_row = occupancy_of(rows.stats + (first_row + r) * kStatsFields);
+      any_row |= of_row;
+      float overlaps[kTile];
+      for (int64_t j = 0; j < tile.columns; ++j) overlaps[j] = overlap(of_row, of_columns[j], part);
+      const int64_t at = (first_row + r) * np + tile.column;
       uint8_t* rung = map.rung + at;
-      run_simd<CoarseRow>(sums + at, &row_bounds[tile.batch * m + i],
-                          &column_bounds[tile.batch * n + tile.column],
-                          static_cast<int>(tile.columns), tau_half, rung, &worst);
+      run_simd<CoarseRow>(sums + at, &row_bounds[first_row + r], &column_bounds[first_column],
+                          static_cast<const float*>(overlaps), static_cast<int>(tile.columns),
+                          tau_half, rung, &worst);
       for (int64_t j = 0; j < tile.columns; ++j) found |= 1 << rung[j];
       std::fill(rung + tile.columns, rung + std::min(kTile, np - tile.column), 0);
     }
-    map.tiles[tile.index] = found;
+    map.tiles[tile.index] = found | skips(any_row & any_column);
     map.worst[tile.index] = worst;
   });
 }
@@ -80,11 +92,12 @@ void certify_fine(const int32_t* sums, const CertifySizes& sizes, bool all_k, fl
   const auto column_bounds = bounds(columns.scale, columns.stats, sizes.batch * n, kFineBits);
   const auto wide_rows = bounds(wide_row_scale, rows.stats, sizes.batch * m, kFineBits);
   const auto wide_columns = bounds(wide_column_scale, columns.stats, sizes.batch * n, kFineBits);
+  const float part = static_cast<float>(part_length(sizes.k));
   for_each_tile(sizes, scheduler, [&](const Tile& tile) {
     float& worst = map.worst[tile.index] = 0;
-    uint8_t& found = map.tiles[tile.index];
+    uint32_t& found = map.tiles[tile.index];
     if ((found & 1 << kUndecided) == 0) return;
-    found = 0;
+    found -= rungs_of(found);
     for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
       const int64_t row = tile.batch * m + i;
       const int32_t* row_sums = sums + (tile.batch * kFinePlanes * m + i) * np + tile.column;
@@ -93,8 +106,11 @@ void certify_fine(const int32_t* sums, const CertifySizes& sizes, bool all_k, fl
         if (rung[j] == kUndecided) {
           const int64_t column = tile.batch * n + tile.column + j;
           const int32_t* x = row_sums + j;
+          const float shared = overlap(occupancy_of(rows.stats + row * kStatsFields),
+                                       occupancy_of(columns.stats + column * kStatsFields), part);
           const Decision decision =
-              decide(row_bounds[row], column_bounds[column], wide_rows[row], wide_columns[column],
+              decide(within(shared, row_bounds[row]), within(shared, column_bounds[column]),
+                     within(shared, wide_rows[row]), within(shared, wide_columns[column]),
                      {x[0], x[plane], x[2 * plane], x[3 * plane]}, all_k, tau_half);
           rung[j] = decision.rung;
           worst = std::max(worst, decision.by.ratio());

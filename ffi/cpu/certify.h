@@ -13,14 +13,15 @@ struct CertifiedRows {
 };
 
 struct CertifySizes {
-  int64_t batch, m, n;
+  int64_t batch, m, n, k;
 };
 
-// rung uint8[batch, m, padded(n)], 0 in the padding; tiles uint8[batch, tiles_of(m), tiles_of(n)];
-// worst float32, shaped as the tiles: the largest ratio of a certificate of the outputs decided in
+// rung uint8[batch, m, padded(n)], 0 in the padding; tiles uint32[batch, tiles_of(m), tiles_of(n)],
+// see common/occupancy.h; worst float32, shaped as the tiles: the largest ratio of a certificate of the outputs decided in
 // this call.
 struct RungMap {
-  uint8_t *rung, *tiles;
+  uint8_t* rung;
+  uint32_t* tiles;
   float* worst;
 };
 

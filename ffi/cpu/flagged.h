@@ -7,10 +7,10 @@
 
 namespace ozaki {
 
-// tiles uint8[batch, tiles_of(m), tiles_of(n)], each the set of rungs of its outputs; a tile counts
-// if one of `rungs` is in it. Without tiles every tile counts.
+// tiles uint32[batch, tiles_of(m), tiles_of(n)], see common/occupancy.h; a tile counts if one of
+// `rungs` is in it. Without tiles every tile counts.
 struct Flagged {
-  const uint8_t* tiles = nullptr;
+  const uint32_t* tiles = nullptr;
   int64_t m = 0, n = 0;
   int64_t rungs = 0;
 

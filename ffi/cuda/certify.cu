@@ -34,8 +34,9 @@ __device__ __forceinline__ void keep_worst(float& worst, const Certificate& by) 
   if (by.error > 0.999f * worst * by.scale) worst = fmaxf(worst, by.ratio());
 }
 
-// Joins what the warps have found in a tile.
-__device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, float worst) {
+// Joins what the warps have found in a tile, of which `skipped` is known.
+__device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, uint32_t skipped,
+                                           float worst) {
   __shared__ uint32_t sets[kWarps], worsts[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Floats that are not negative are in the order of their bits.
@@ -48,10 +49,42 @@ __device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, fl
   set = __reduce_or_sync(kLanes, sets[threadIdx.x]);
   const uint32_t ratio = __reduce_max_sync(kLanes, worsts[threadIdx.x]);
   if (threadIdx.x == 0) {
-    args.tiles[blockIdx.x] = static_cast<uint8_t>(set);
+    args.tiles[blockIdx.x] = set | skipped;
     args.worst[blockIdx.x] = __uint_as_float(ratio);
   }
 }
+
+__device__ __forceinline__ uint64_t reduce_or(uint64_t x) {
+  const uint32_t low = __reduce_or_sync(~0u, static_cast<uint32_t>(x));
+  return uint64_t{__reduce_or_sync(~0u, static_cast<uint32_t>(x >> 32))} << 32 | low;
+}
+
+// The occupancies of the rows and columns of a tile, one a thread.
+struct Occupancies {
+  uint64_t rows[kTile], columns[kTile];
+  uint64_t any[kWarps], missing[kWarps];  // in any row of a warp, and not in all of them
+
+  // Of this thread's row, whose occupancy is given, if there is one. Of all of them after a barrier.
+  __device__ __forceinline__ void store(bool is_row, int place, uint64_t occupancy, bool inside) {
+    (is_row ? rows : columns)[place] = inside ? occupancy : 0;
+    const uint64_t of_warp = reduce_or(inside ? occupancy : 0);
+    const uint64_t not_all = reduce_or(inside ? ~occupancy : 0);
+    if (threadIdx.x % 32 == 0) any[threadIdx.x / 32] = of_warp, missing[threadIdx.x / 32] = not_all;
+  }
+  __device__ __forceinline__ uint64_t joined(const uint64_t (&of_warps)[kWarps], int first) const {
+    uint64_t all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps / 2; ++w) all |= of_warps[first + w];
+    return all;
+  }
+  __device__ __forceinline__ uint32_t skipped() const {
+    return skips(joined(any, 0) & joined(any, kWarps / 2));
+  }
+  // Whether every row and every column holds nonzeros in all parts of k.
+  __device__ __forceinline__ bool full(int64_t k) const {
+    return ((joined(missing, 0) | joined(missing, kWarps / 2)) & full_occupancy(k)) == 0;
+  }
+};
 
 // The coarse planes decide every output. The sums of kBatch rows are on their way while others are
 // looked at.
@@ -59,6 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     certify_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
   constexpr int kBatch = 8, kRounds = kTile / kWarps / kBatch;
   __shared__ __align__(16) RowBound rows[kTile], columns_of[kTile];
+  __shared__ Occupancies occupancies;
   const TileOfOutputs tile(args, tiles_m, tiles_n);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = tile.first_column + lane * kColumns;
@@ -77,13 +111,18 @@ __global__ void __launch_bounds__(kThreads)
   const int place = threadIdx.x % kTile;
   const bool is_row = threadIdx.x < kTile;
   RowBound bound = {0, 0, 1, 0};  // of no row: certified
-  if (place < (is_row ? tile.height : tile.width)) {
+  uint64_t occupancy = 0;
+  const bool exists = place < (is_row ? tile.height : tile.width);
+  if (exists) {
     const CertifiedRows& of = is_row ? args.rows : args.columns;
     const int64_t at = is_row ? tile.batch * args.m + tile.first_row + place
                               : tile.batch * args.n + tile.first_column + place;
-    bound = row_bound(of.stats + at * kStatsFields, of.scale[at], kCoarseBits);
+    const int64_t* const stats = of.stats + at * kStatsFields;
+    bound = row_bound(stats, of.scale[at], kCoarseBits);
+    occupancy = occupancy_of(stats);
   }
   (is_row ? rows : columns_of)[place] = bound;
+  occupancies.store(is_row, place, occupancy, exists);
   __syncthreads();
   RowBound columns[kColumns];
 #pragma unroll
@@ -94,42 +133,59 @@ __global__ void __launch_bounds__(kThreads)
 
   uint32_t undecided = 0, certified = 0;
   float worst = 0;
+  // bounds(row, e): those of an output's row and column.
+  const auto decide_all = [&](const auto& bounds) {
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    if (round > 0) load(round);
+    for (int round = 0; round < kRounds; ++round) {
+      if (round > 0) load(round);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = (round * kBatch + i) * kWarps + warp;
-      if (row >= tile.height || column >= tile.np) break;
-      const RowBound of_row = rows[row];
-      const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
-      uint32_t word = 0;
+      for (int i = 0; i < kBatch; ++i) {
+        const int row = (round * kBatch + i) * kWarps + warp;
+        if (row >= tile.height || column >= tile.np) break;
+        const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
+        uint32_t word = 0;
 #pragma unroll
-      for (int e = 0; e < kColumns; ++e) {
-        const Decision decision = decide(of_row, columns[e], of_column[e], args.tau_half);
-        word |= uint32_t{decision.rung} << (8 * e);
-        keep_worst(worst, decision.by);
+        for (int e = 0; e < kColumns; ++e) {
+          const auto [of_row, column] = bounds(row, e);
+          const Decision decision = decide(of_row, column, of_column[e], args.tau_half);
+          word |= uint32_t{decision.rung} << (8 * e);
+          keep_worst(worst, decision.by);
+        }
+        word &= mask;
+        certified |= word;
+        undecided |= ~word & mask & 0x01010101u;
+        *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
       }
-      word &= mask;
-      certified |= word;
-      undecided |= ~word & mask & 0x01010101u;
-      *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
     }
+  };
+  struct Pair {
+    RowBound row, column;
+  };
+  if (occupancies.full(args.k)) {
+    decide_all([&](int row, int e) { return Pair{rows[row], columns[e]}; });
+  } else {
+    const float part = static_cast<float>(part_length(args.k));
+    decide_all([&](int row, int e) {
+      const float shared =
+          overlap(occupancies.rows[row], occupancies.columns[lane * kColumns + e], part);
+      return Pair{within(shared, rows[row]), within(shared, columns[e])};
+    });
   }
   static_assert(kUndecided == 0 && kCoarse == 1);
   const uint32_t set =
       (undecided != 0 ? 1u << kUndecided : 0) | (certified != 0 ? 1u << kCoarse : 0);
-  store_tile(args, set, worst);
+  store_tile(args, set, occupancies.skipped(), worst);
 }
 
 // What an output's row or column brings, at the first scales and at the wide ones.
 struct Bounds {
   RowBound narrow, wide;
+  uint64_t occupancy;
 
   __device__ __forceinline__ static Bounds of(const CertifiedRows& rows, int64_t row) {
     const int64_t* const stats = rows.stats + row * kStatsFields;
     return {row_bound(stats, rows.scale[row], kFineBits),
-            row_bound(stats, rows.wide_scale[row], kFineBits)};
+            row_bound(stats, rows.wide_scale[row], kFineBits), occupancy_of(stats)};
   }
 };
 
@@ -137,7 +193,8 @@ struct Bounds {
 __global__ void __launch_bounds__(kThreads)
     certify_fine_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
   __shared__ Bounds rows[kTile], columns_of[kTile];
-  if ((args.tiles[blockIdx.x] >> kUndecided & 1) == 0) {
+  const uint32_t known = args.tiles[blockIdx.x];
+  if ((known >> kUndecided & 1) == 0) {
     if (threadIdx.x == 0) args.worst[blockIdx.x] = 0;
     return;
   }
@@ -157,6 +214,7 @@ __global__ void __launch_bounds__(kThreads)
 
   uint32_t set = 0;
   float worst = 0;
+  const float part = static_cast<float>(part_length(args.k));
   const int64_t plane = args.m * tile.np;
   const int64_t first = (tile.batch * args.m + tile.first_row) * tile.np + column;
   const int32_t* const sums = args.sums + tile.batch * (kFinePlanes - 1) * plane + first;
@@ -176,8 +234,10 @@ __global__ void __launch_bounds__(kThreads)
       if (column + e >= args.n) break;
       uint32_t rung = earlier >> (8 * e) & 255;
       if (rung == kUndecided) {
+        const float shared = overlap(rows[row].occupancy, columns[e].occupancy, part);
         const Decision decision =
-            decide(rows[row].narrow, columns[e].narrow, rows[row].wide, columns[e].wide,
+            decide(within(shared, rows[row].narrow), within(shared, columns[e].narrow),
+                   within(shared, rows[row].wide), within(shared, columns[e].wide),
                    {sum[0][e], sum[1][e], sum[2][e], sum[3][e]}, args.all_k, args.tau_half);
         rung = decision.rung;
         keep_worst(worst, decision.by);
@@ -187,7 +247,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     *target = word;
   }
-  store_tile(args, set, worst);
+  store_tile(args, set, known - rungs_of(known), worst);
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ struct CertifiedRows {
 struct Certify {
   const int32_t* sums;  // [batch, 1 or 4, m, np]: products of the coarse planes or the fine ones
   CertifiedRows rows, columns;
-  int64_t batch, m, n;
+  int64_t batch, m, n, k;
   bool all_k;
   float tau_half;
   // Written by the coarse planes and updated by the fine ones, which leave tiles without undecided
   // outputs alone; past column n of np a rung is 0.
-  uint8_t* rung;   // [batch, m, np]
-  uint8_t* tiles;  // [batch, tiles_of(m), tiles_of(n)]: bit r for rung r
-  float* worst;    // the same shape: the largest ratio of the outputs decided here
+  uint8_t* rung;    // [batch, m, np]
+  uint32_t* tiles;  // [batch, tiles_of(m), tiles_of(n)]: common/occupancy.h
+  float* worst;     // the same shape: the largest ratio of the outputs decided here
 };
 
 // Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.

@@ -10,25 +10,33 @@
 
 namespace ozaki {
 
-// The sets of rungs of the tiles of kTile x kTile outputs; those that meet `wanted` are flagged.
+// Tiles of a matrix product are at most so many flagged ones wide and high, a power of two.
+constexpr uint32_t kTogether = 2;
+
+// The tiles of kTile x kTile outputs; those whose rungs meet `wanted` are flagged.
 struct FlaggedTiles {
-  const uint8_t* rungs;  // [batch, tiles_m, tiles_n], bit r for rung r
+  const uint32_t* rungs;  // [batch, tiles_m, tiles_n]: common/occupancy.h
   uint32_t wanted;
   int64_t tiles_m, tiles_n;
 
   FlaggedTiles() = default;
-  FlaggedTiles(const uint8_t* rungs, int64_t wanted, int64_t m, int64_t n)
+  FlaggedTiles(const uint32_t* rungs, int64_t wanted, int64_t m, int64_t n)
       : rungs(rungs),
         wanted(static_cast<uint32_t>(wanted)),
         tiles_m(tiles_of(m)),
         tiles_n(tiles_of(n)) {}
 
 #if defined(__CUDACC__)
-  __device__ __forceinline__ uint32_t set(int64_t batch, int64_t i, int64_t j) const {
+  __device__ __forceinline__ uint32_t word(int64_t batch, int64_t i, int64_t j) const {
     return rungs[(batch * tiles_m + i) * tiles_n + j];
   }
-  __device__ __forceinline__ bool at(int64_t batch, int64_t i, int64_t j) const {
-    return (set(batch, i, j) & wanted) != 0;
+  __device__ __forceinline__ uint32_t set(int64_t batch, int64_t i, int64_t j) const {
+    return rungs_of(word(batch, i, j));
+  }
+  // The word of a flagged tile, 0 of others.
+  __device__ __forceinline__ uint32_t at(int64_t batch, int64_t i, int64_t j) const {
+    const uint32_t tile = word(batch, i, j);
+    return (tile & wanted) != 0 ? tile : 0;
   }
 
   // Whether no tile at all is flagged, as is the rule on the later rungs. All threads of a CTA must
@@ -36,10 +44,10 @@ struct FlaggedTiles {
   __device__ __forceinline__ bool none(int64_t batch) const {
     const int64_t tiles = batch * tiles_m * tiles_n;
     uint32_t found = 0;
-    for (int64_t at = threadIdx.x * 16; at < tiles; at += blockDim.x * 16) {
-      if (at + 16 <= tiles) {
+    for (int64_t at = threadIdx.x * 4; at < tiles; at += blockDim.x * 4) {
+      if (at + 4 <= tiles) {
         const uint4 sets = *reinterpret_cast<const uint4*>(rungs + at);
-        found |= (sets.x | sets.y | sets.z | sets.w) & wanted * 0x01010101u;
+        found |= (sets.x | sets.y | sets.z | sets.w) & wanted;
       } else {
         for (int64_t i = at; i < tiles; ++i) found |= rungs[i] & wanted;
       }
@@ -47,30 +55,43 @@ struct FlaggedTiles {
     return !__syncthreads_or(found != 0);
   }
 
-  // Whether any tile of some rows of the lhs, or columns as rows of the rhs, is flagged: `count`
-  // rows from `first`, counted through the batch. All threads of a CTA must ask. A barrier.
-  __device__ __forceinline__ bool any(Side side, int64_t first, int64_t count, int64_t rows) const {
+  // What the flagged tiles of some rows of the lhs, or columns as rows of the rhs, need together of
+  // k: `count` rows from `first`, counted through the batch. Nothing if none is flagged. All
+  // threads of a CTA must ask. Barriers.
+  __device__ __forceinline__ KRange needed(Side side, int64_t first, int64_t count, int64_t rows,
+                                           int64_t k) const {
+    __shared__ uint32_t of_warp[32];
     const uint32_t own = side == Side::kLhs ? tiles_m : tiles_n;
     const uint32_t others = side == Side::kLhs ? tiles_n : tiles_m;
-    const auto tile_of = [&](uint32_t row) {
+    // A tile of a matrix product is up to kTogether of these in either direction: it multiplies
+    // what any of them needs.
+    const auto tile_of = [&](uint32_t row, bool last) {
       const uint32_t batch = row / static_cast<uint32_t>(rows);
-      return batch * own + (row - batch * static_cast<uint32_t>(rows)) / uint32_t{kTile};
+      const uint32_t tile = (row - batch * static_cast<uint32_t>(rows)) / uint32_t{kTile};
+      return batch * own + (last ? min(tile | (kTogether - 1), own - 1) : tile & ~(kTogether - 1));
     };
-    const uint32_t begin = tile_of(first), tiles = tile_of(first + count - 1) - begin + 1;
-    bool found = false;
+    const uint32_t begin = tile_of(first, false);
+    const uint32_t tiles = tile_of(first + count - 1, true) - begin + 1;
+    uint32_t found = 0;
     for (uint32_t index = threadIdx.x; index < tiles * others; index += blockDim.x) {
       const uint32_t tile = begin + index / others, other = index % others;
       const uint32_t batch = tile / own, of_batch = tile - batch * own;
-      found |= side == Side::kLhs ? at(batch, of_batch, other) : at(batch, other, of_batch);
+      found = join_tiles(
+          found, side == Side::kLhs ? at(batch, of_batch, other) : at(batch, other, of_batch));
     }
-    return __syncthreads_or(found);
+    if (!__syncthreads_or(found != 0)) return {0, 0};
+    for (int i = 16; i > 0; i >>= 1) found = join_tiles(found, __shfl_xor_sync(~0u, found, i));
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = found;
+    __syncthreads();
+    for (uint32_t w = 0; w < blockDim.x / 32; ++w) found = join_tiles(found, of_warp[w]);
+    return k_range(found, k);
   }
 #endif
 };
 
 // What a walk over the flagged tiles of a launch reads: [0].x is their number, then a {batch, tile
-// of the batch element} each, in the order of the tiles.
-using TileList = uint2;
+// of the batch element, first element and end of k} each, in the order of the tiles.
+using TileList = uint4;
 
 // Enough for tiles of any shape.
 constexpr int64_t kSmallestTile = 32;
@@ -81,8 +102,8 @@ inline int64_t tile_list_bytes(int64_t batch, int64_t m, int64_t n) {
 
 struct TileGrid;
 
-// Enqueues the list of those tiles of `grid` that meet flagged ones.
-Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch,
+// Enqueues the list of those tiles of `grid` that meet flagged ones, of a product over k.
+Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch, int k,
                         TileList* list, cudaStream_t stream);
 
 }  // namespace ozaki

@@ -78,7 +78,8 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
   args.count = mma.count;
   args.symmetry = mma.symmetry;
   if (mma.list != nullptr) {
-    OZAKI_RETURN_IF_ERROR(launch_tile_list(mma.flagged, args.grid, args.batch, mma.list, stream));
+    OZAKI_RETURN_IF_ERROR(
+        launch_tile_list(mma.flagged, args.grid, args.batch, args.kp, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
   return launch(args, shape, mma.kind, stream);

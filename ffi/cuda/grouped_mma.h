@@ -16,7 +16,7 @@ namespace ozaki {
 enum class MmaOutput {
   kResidues,    // uint8 [batch, moduli, m, np]: v_i
   kPartialCrt,  // uint32 [batch, groups, m, np]: y_g = sum_i v_i Q_g / p_i over a group of three
-  // In the flagged tiles alone; the others keep what they hold.
+  // In the flagged tiles alone, without what those skip of k; the others keep what they hold.
   kFlaggedResidues,  // v_i of a product with the first *count moduli
   kFlaggedSums,      // int32 [batch, moduli, m, np]: the sums themselves, below 2^31
 };

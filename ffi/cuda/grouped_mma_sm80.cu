@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
   const uint8_t* const all_rhs = lhs_is_rhs<kKind>(args) ? args.lhs : args.rhs;
   auto scheduler = tile_scheduler<kKind>(args, blockIdx.x);
   for (; !scheduler.done(); scheduler.next()) {
-    const Tile tile = scheduler.tile();
+    const auto tile = scheduler.tile();
+    const int k_first = k_begin(tile), k_count = k_end(args, tile) - k_first;
     const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
     const int first_row = tile.m * S::kBlockM, first_column = tile.n * S::kBlockN;
     const size_t plane = static_cast<size_t>(tile.problem) * args.m * args.np;
@@ -43,9 +44,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
       const size_t operand = moduli.operand + part;
       const Modulus& modulus = args.constants.modulus[moduli.first + part];
       const uint32_t weights = epilogue_weights(args, scheduler, moduli.first + part);
-      const mma_sync::Operands operands = {args.lhs + operand * args.m * args.kp,
-                                           all_rhs + operand * args.n * args.kp, args.m, args.n,
-                                           args.kp};
+      const mma_sync::Operands operands = {args.lhs + operand * args.m * args.kp + k_first,
+                                           all_rhs + operand * args.n * args.kp + k_first,
+                                           args.m,
+                                           args.n,
+                                           args.kp,
+                                           k_count};
       mma_sync::Accumulator<S> acc;
       mma_sync::multiply<S, is_bytes(kKind), kKind != MmaOutput::kFlaggedSums>(
           operands, first_row, first_column, stages, modulus, position, acc);

@@ -101,7 +101,11 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
   const auto first_row = [&](const Tile& tile) {
     return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
   };
-  const int k_tiles = (args.kp + S::kBlockK - 1) / S::kBlockK;
+  // The stages of a tile.
+  const auto first_stage = [](const auto& tile) { return k_begin(tile) / S::kBlockK; };
+  const auto end_stage = [&](const auto& tile) {
+    return (k_end(args, tile) + S::kBlockK - 1) / S::kBlockK;
+  };
   const int n_permuted = permuted_columns<kKind>(args.n);
   RingPosition<S::kStages> ring;
 
@@ -126,10 +130,11 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
       constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
       const RhsMaps& rhs_maps = lhs_is_rhs<kKind>(args) ? maps.lhs_as_rhs : maps.rhs;
       for (; !scheduler.done(); scheduler.next()) {
-        const Tile tile = scheduler.tile();
+        const auto tile = scheduler.tile();
+        const int k_first = first_stage(tile), k_tiles = end_stage(tile);
         const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
         for (int operand = moduli.operand; operand < moduli.operand + moduli.count; ++operand) {
-          for (int k = 0; k < k_tiles; ++k, ring.advance()) {
+          for (int k = k_first; k < k_tiles; ++k, ring.advance()) {
             ptx::mbarrier_wait(empty(ring.stage), ring.parity ^ 1);
             ptx::mbarrier_arrive_expect_bytes(full(ring.stage), S::kStageBytes);
             const uint32_t lhs = stages + ring.stage * S::kStageBytes, rhs = lhs + S::kLhsBytes;
@@ -166,9 +171,10 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
       }
     };
 
-    Tile next = scheduler.tile();
+    auto next = scheduler.tile();
     while (!scheduler.done()) {
-      const Tile tile = next;
+      const auto tile = next;
+      const int k_first = first_stage(tile), k_tiles = end_stage(tile);
       const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
       const int row = first_row(tile) + consumer * 64 + thread / 32 * 16 + lane / 4;
       const size_t first_output = (static_cast<size_t>(tile.problem) * args.m + row) * args.np;
@@ -181,10 +187,10 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
         typename Mma::Accumulator acc;
 
         // Main loop, one group of wgmmas in flight.
-        for (int k_begin = 0; k_begin < k_tiles; k_begin += kKBlock / S::kBlockK) {
-          const int k_end = min(k_begin + kKBlock / S::kBlockK, k_tiles);
+        for (int block = k_first; block < k_tiles; block += kKBlock / S::kBlockK) {
+          const int block_end = min(block + kKBlock / S::kBlockK, k_tiles);
           int previous = -1;
-          for (int k = k_begin; k < k_end; ++k) {
+          for (int k = block; k < block_end; ++k) {
             ptx::mbarrier_wait(full(ring.stage), ring.parity);
             const uint32_t lhs = stages + ring.stage * S::kStageBytes, rhs = lhs + S::kLhsBytes;
             const uint64_t a = ptx::wgmma_descriptor(lhs + consumer * 64 * S::kBlockK);
@@ -192,7 +198,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             ptx::wgmma_fence();
 #pragma unroll
             for (int kk = 0; kk < S::kBlockK / 32; ++kk) {
-              Mma::mma(acc, a + kk * 2, b + kk * 2, k > 0 || kk > 0);
+              Mma::mma(acc, a + kk * 2, b + kk * 2, k > k_first || kk > 0);
             }
             ptx::wgmma_commit();
             ptx::wgmma_wait<1>();
@@ -200,15 +206,15 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             previous = ring.stage;
             // The next tile's divisions hide behind the matrix unit, and so does what they wait
             // for.
-            if (k == 0 && part == 0) scheduler.next();
-            if (k == (is_flagged(kKind) ? min(1, k_tiles - 1) : 0) && part == 0) {
+            if (k == k_first && part == 0) scheduler.next();
+            if (k == (is_flagged(kKind) ? min(k_first + 1, k_tiles - 1) : 0) && part == 0) {
               next = scheduler.tile();
             }
             ring.advance();
           }
           ptx::wgmma_wait<0>();
           release(previous);
-          if (kKind != MmaOutput::kFlaggedSums && k_end < k_tiles) {
+          if (kKind != MmaOutput::kFlaggedSums && block_end < k_tiles) {
 #pragma unroll
             for (uint32_t& a : acc) a = fold(a, modulus);
           }

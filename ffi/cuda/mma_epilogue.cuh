@@ -66,7 +66,8 @@ template <MmaOutput kKind>
 __device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_t first) {
   if constexpr (is_flagged(kKind)) {
     const int count = args.count != nullptr ? *args.count : args.moduli;
-    return ListedTileScheduler(args.grid, args.list, args.batch, args.moduli, count, first);
+    return ListedTileScheduler(args.grid, args.list, args.batch, args.moduli, count, args.kp,
+                               first);
   } else {
     return TileScheduler(args.grid, first);
   }
@@ -76,6 +77,14 @@ __device__ __forceinline__ auto tile_scheduler(const MmaArguments& args, uint32_
 template <MmaOutput kKind>
 __device__ __forceinline__ bool lhs_is_rhs(const MmaArguments& args) {
   return is_flagged(kKind) && args.symmetry != nullptr && (*args.symmetry & kFromOwnColumns) == 0;
+}
+
+// What is multiplied of k.
+__device__ __forceinline__ int k_begin(const Tile&) { return 0; }
+__device__ __forceinline__ int k_begin(const ListedTile& tile) { return tile.k_begin; }
+__device__ __forceinline__ int k_end(const MmaArguments& args, const Tile&) { return args.kp; }
+__device__ __forceinline__ int k_end(const MmaArguments&, const ListedTile& tile) {
+  return tile.k_end;
 }
 
 __device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments& args, const TileScheduler&,

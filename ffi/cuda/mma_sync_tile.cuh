@@ -108,10 +108,10 @@ struct Fragments {
   }
 };
 
-// The residues of one modulus: [m, kp] and [n, kp].
+// The residues of one modulus, [m, kp] and [n, kp], and how many of every row are multiplied.
 struct Operands {
   const uint8_t *lhs, *rhs;
-  int m, n, kp;
+  int m, n, kp, k;
 };
 
 // acc = the sums over k of a CTA's tile of the product, from row first_row and column first_column
@@ -124,7 +124,7 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
   // operands are their last ones again, whose outputs are not stored; pieces outside are zeros.
   const int slot = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
   const uint32_t destination = stages + piece_offset(slot, piece);
-  const int k_tiles = (of.kp + S::kBlockK - 1) / S::kBlockK;
+  const int k_tiles = (of.k + S::kBlockK - 1) / S::kBlockK;
   const uint8_t *lhs[S::kLhsPasses], *rhs[S::kRhsPasses];
 #pragma unroll
   for (int pass = 0; pass < S::kLhsPasses; ++pass) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply(const Operands& of, int first_row, int 
     rhs[pass] = of.rhs + static_cast<int64_t>(row) * of.kp + piece * 16;
   }
   const auto copy_stage = [&](int k, uint32_t stage) {
-    const bool inside = k * S::kBlockK + piece * 16 < of.kp;
+    const bool inside = k * S::kBlockK + piece * 16 < of.k;
 #pragma unroll
     for (int pass = 0; pass < S::kLhsPasses; ++pass) {
       const int place = pass * S::kRowsPerPass;

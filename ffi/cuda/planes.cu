@@ -73,15 +73,21 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first_row = int64_t{row_tile - b * grid.row_tiles} * kRows;
   const int rows = static_cast<int>(min(int64_t{kRows}, layout.rows - first_row));
   const int64_t row_of_batch = b * layout.rows + first_row;
-  if (kFinePart && !args.flagged.any(args.side, row_of_batch, rows, layout.rows)) return;
+  uint32_t depth_begin = 0, depth_end = grid.depth_tiles;
+  if (kFinePart) {
+    const KRange needed = args.flagged.needed(args.side, row_of_batch, rows, layout.rows, layout.k);
+    depth_begin = static_cast<uint32_t>(needed.begin / kDepth);
+    if (args.subset.all()) depth_end = static_cast<uint32_t>((needed.end + kDepth - 1) / kDepth);
+    if (needed.end == 0) return;
+  }
   const uint64_t* x = reinterpret_cast<const uint64_t*>(args.x) + layout.offset(b, first_row, 0);
 
-  for (uint32_t depth_tile = first_tile; depth_tile < grid.depth_tiles;
+  for (uint32_t depth_tile = depth_begin + first_tile; depth_tile < depth_end;
        depth_tile += grid.depth_ctas) {
     const int64_t first_h = int64_t{depth_tile} * kDepth;
     Elements<kContiguous> elements;
     elements.load(args, x, rows, first_h, grid.kept);
-    if (depth_tile == first_tile && threadIdx.x < kRows) {
+    if (depth_tile == depth_begin + first_tile && threadIdx.x < kRows) {
       int exponent = 0;
       if (threadIdx.x < rows) {
         const int64_t* stats = args.stats + (row_of_batch + threadIdx.x) * kStatsFields;

@@ -161,7 +161,9 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   residues.moduli = *count;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const TilePosition position(tiling, index);
-    if (!flagged.any(side, position.row, position.rows, tiling.layout.rows)) continue;
+    const KRange needed =
+        flagged.needed(side, position.row, position.rows, tiling.layout.rows, tiling.layout.k);
+    if (position.k >= needed.end || position.k + tiling.depth <= needed.begin) continue;
     if (const int row = threadIdx.x; row < position.rows) {
       rows[row] = row_of_tile(tiling, position, residues, {}, row, scale[position.row + row], 0);
     }

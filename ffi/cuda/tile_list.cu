@@ -11,7 +11,7 @@ static_assert(kWarps == 32, "a warp adds up what the warps have found");
 
 // One CTA keeps the order without a second pass: the list is short beside what its tiles cost.
 __global__ void __launch_bounds__(kThreads)
-    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch,
+    tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch, int k,
                      TileList* list) {
   __shared__ uint32_t of_warp[2][kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   for (uint32_t first = 0, turn = 0; first < all; first += kThreads, turn ^= 1) {
     const uint32_t index = first + threadIdx.x, b = index / grid.tiles;
     const uint32_t of_batch = index - b * grid.tiles;
-    bool any = false;
+    uint32_t any = 0;
     if (index < all) {
       // The first and the last flagged tile that it meets, in both directions: no more than two.
       const Tile tile = tile_of(grid, b, of_batch);
@@ -30,28 +30,29 @@ __global__ void __launch_bounds__(kThreads)
           min((int64_t{tile.m} + 1) * grid.rows - 1, kTile * flagged.tiles_m - 1) / kTile;
       const int64_t j_last =
           min((int64_t{tile.n} + 1) * grid.columns - 1, kTile * flagged.tiles_n - 1) / kTile;
-      const bool at[] = {flagged.at(b, i, j), flagged.at(b, i, j_last), flagged.at(b, i_last, j),
-                         flagged.at(b, i_last, j_last)};
-      any = at[0] | at[1] | at[2] | at[3];
+      any = join_tiles(join_tiles(flagged.at(b, i, j), flagged.at(b, i, j_last)),
+                       join_tiles(flagged.at(b, i_last, j), flagged.at(b, i_last, j_last)));
     }
-    const uint32_t found = __ballot_sync(~0u, any);
+    const uint32_t found = __ballot_sync(~0u, any != 0);
     if (lane == 0) of_warp[turn][warp] = __popc(found);
     __syncthreads();
     const uint32_t of_lane = of_warp[turn][lane];
     const uint32_t before = __reduce_add_sync(~0u, lane < warp ? of_lane : 0);
-    if (any) {
-      list[1 + listed + before + __popc(found & ((1u << lane) - 1))] = make_uint2(b, of_batch);
+    if (any != 0) {
+      const KRange range = k_range(any, k);
+      list[1 + listed + before + __popc(found & ((1u << lane) - 1))] =
+          make_uint4(b, of_batch, range.begin, range.end);
     }
     listed += __reduce_add_sync(~0u, of_lane);
   }
-  if (threadIdx.x == 0) list[0] = make_uint2(listed, 0);
+  if (threadIdx.x == 0) list[0] = make_uint4(listed, 0, 0, 0);
 }
 
 }  // namespace
 
-Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch,
+Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch, int k,
                         TileList* list, cudaStream_t stream) {
-  tile_list_kernel<<<1, kThreads, 0, stream>>>(flagged, grid, batch, list);
+  tile_list_kernel<<<1, kThreads, 0, stream>>>(flagged, grid, batch, k, list);
   return launch_status("tile_list_kernel");
 }
 

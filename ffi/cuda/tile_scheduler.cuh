@@ -17,6 +17,11 @@ struct Tile {
   int problem, m, n;
 };
 
+// Of a list: with what is to be multiplied of k.
+struct ListedTile : Tile {
+  int k_begin, k_end;
+};
+
 // Tile `index` of a problem.
 __device__ __forceinline__ Tile tile_of(const TileGrid& grid, uint32_t problem, uint32_t index) {
   const uint32_t group_tiles = grid.group_m * grid.tiles_n;
@@ -60,8 +65,8 @@ class ListedTileScheduler {
   // Of grid.workers workers.
   __device__ __forceinline__ ListedTileScheduler(const TileGrid& grid, const TileList* list,
                                                  uint32_t batch, uint32_t moduli, uint32_t count,
-                                                 uint32_t first)
-      : grid_(grid), list_(list), moduli_(moduli), count_(count) {
+                                                 int k, uint32_t first)
+      : grid_(grid), list_(list), moduli_(moduli), count_(count), k_(k) {
     const uint32_t tiles = list != nullptr ? list->x : batch * grid.tiles;
     tiles_ = max(tiles, 1);
     end_ = tiles != 0 ? count : 0;
@@ -84,8 +89,9 @@ class ListedTileScheduler {
     read();
   }
 
-  __device__ __forceinline__ Tile tile() const {
-    return tile_of(grid_, of_list_.x * moduli_ + modulus_, of_list_.y);
+  __device__ __forceinline__ ListedTile tile() const {
+    return {tile_of(grid_, of_list_.x * moduli_ + modulus_, of_list_.y),
+            static_cast<int>(of_list_.z), static_cast<int>(of_list_.w)};
   }
 
   __device__ __forceinline__ uint32_t count() const { return count_; }
@@ -93,14 +99,15 @@ class ListedTileScheduler {
  private:
   __device__ __forceinline__ void read() {
     const uint32_t batch = index_ / grid_.tiles;
-    of_list_ =
-        list_ != nullptr ? list_[1 + index_] : make_uint2(batch, index_ - batch * grid_.tiles);
+    of_list_ = list_ != nullptr ? list_[1 + index_]
+                                : make_uint4(batch, index_ - batch * grid_.tiles, 0, k_);
   }
 
   const TileGrid& grid_;
   const TileList* list_;
   TileList of_list_;
   uint32_t moduli_, count_, tiles_, end_;
+  int k_;
   uint32_t modulus_, index_, modulus_stride_, index_stride_;
 };
 

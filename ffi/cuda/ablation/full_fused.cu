@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(Tile128::kThreads, 1)
 #pragma unroll 1
   for (int i = 0; i < N; ++i) {
     const size_t operand = size_t{batch} * N + i;
-    const mma_sync::Operands operands = {of.lhs + operand * m * kp, of.rhs + operand * n * kp, m, n,
-                                         kp};
+    const mma_sync::Operands operands = {
+        of.lhs + operand * m * kp, of.rhs + operand * n * kp, m, n, kp, kp};
     mma_sync::multiply<S, false, false>(operands, first_row, first_column, stages,
                                         args.constants.modulus[i], position, acc);
     if (i + 1 == N) break;
