@@ -31,7 +31,7 @@ PLANE_BLOCK = 64
 """Consecutive k that a magnitude product takes or leaves together."""
 
 _LONGEST = {COARSE_PLANES: 1 << 15, FINE_PLANES: 1 << 17}  # sums of bytes of 8 and of 7 bits fit 32
-_ENOUGH = 1 << 10  # from here half of k bounds |A||B| well enough
+_ENOUGH = {1 << 10: 2, 1 << 12: 4}  # from here a half, a quarter of k bound |A||B| well enough
 
 
 def tiles(extent: int) -> int:
@@ -40,9 +40,8 @@ def tiles(extent: int) -> int:
 
 def plane_step(k: int, planes: int) -> int:
     """Of the blocks of k, every how many-th is summed."""
-    if planes == COARSE_PLANES and _ENOUGH <= k <= 2 * _LONGEST[planes]:
-        return 2
-    return max(1, -(-k // _LONGEST[planes]))
+    enough = [step for longest, step in _ENOUGH.items() if k >= longest] if planes == COARSE_PLANES else []
+    return max(1, -(-k // _LONGEST[planes]), *enough)
 
 
 def kept(k: int, step: int) -> int:

@@ -32,7 +32,7 @@ def subset(k, step):
 
 
 def coarse_step(k):
-    return 1 if k < 1024 else 2 if k <= 2**16 else -(-k // 2**15)
+    return 1 if k < 1024 else 2 if k < 4096 else max(4, -(-k // 2**15))
 
 
 def fine_step(k):

@@ -103,9 +103,9 @@ def test_rows_and_columns_that_share_few_parts_of_k(stages, rows, columns):
 
 
 def test_long_contractions_take_a_part_of_k():
-    """Every second block of 64 from k = 1024, every third beyond 2^16; the fine planes beyond 2^17."""
+    """Every second block of 64 from k = 1024, every fourth from 4096; the fine planes beyond 2^17."""
     rng = np.random.default_rng(5)
-    for k in (1023, 1024, 1025, 2**16, 2**16 + 1, 2**17, 2**17 + 1, 2**18 + 65, 2**20 - 1):
+    for k in (1023, 1024, 4095, 4096, 2**16, 2**16 + 1, 2**17, 2**17 + 1, 2**18 + 65, 2**20 - 1):
         for planes, step, longest in ((1, ladder_oracle.coarse_step(k), 2**15), (4, ladder_oracle.fine_step(k), 2**17)):
             assert _rungs.plane_step(k, planes) == step
             assert _rungs.kept(k, step) == ladder_oracle.subset(k, step).sum() <= longest

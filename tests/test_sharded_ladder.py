@@ -82,7 +82,7 @@ def test_devices_differ_in_the_rungs_that_they_need():
 
 
 def test_magnitudes_of_parts_of_k_that_shards_cut():
-    """Of the blocks of 64 k every third counts, wherever the shards begin."""
+    """Of the blocks of 64 k every fourth counts, wherever the shards begin."""
     a, b = operands(np.random.default_rng(5), 3, 4 * 17_500, 4, rows=phi(2), columns=phi(2))
     c, text = run(jo.matmul, mesh(), (P(None, "x"), P("x")), (a, b))
     assert unconditional(text) == {"all-reduce": 5, "collective-permute": 2}
