@@ -109,6 +109,11 @@ class CudaHandlers(Handlers):
         are."""
         return _type((16 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
 
+    def _certify_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
+        """24 bytes a row and column, and 16 for every 128 of them."""
+        tiles = batch * (_rungs.tiles(m) + _rungs.tiles(n))
+        return _type((tiles * (24 * _rungs.TILE + 16),), jnp.uint8)
+
     def gains_by_symmetry(self, lhs: Operand, rhs: Operand) -> bool:
         """Whether half of the product's tiles, if it is symmetric, are worth what it takes to know that.
 
@@ -144,18 +149,18 @@ class CudaHandlers(Handlers):
         symmetric = self.found_symmetric(tiles)
         by_strassen = jnp.where(symmetric, 0, count)
         c = self.first_rung_by_strassen(lhs, rhs, lhs_scale, rhs_scale, moduli, by_strassen, tiles)
-        c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, tiles, 0).astype(jnp.uint8)))
+        c, tiles = lax.optimization_barrier((c, jnp.where(symmetric, tiles, 0).astype(jnp.uint32)))
         residues = self.ladder_residues(lhs, lhs_scale, moduli, count, tiles, side=0, rungs=_COMPUTED)
         v = self._symmetric_mma(residues, residues, tiles)
         return self.symmetric_combine(v, lhs_scale, rhs_scale, lhs, rhs, tiles, moduli, c)
 
     def tiles_of_itself(self, lhs: Operand, rhs: Operand) -> Array:
-        """What every tile of x x^T or x x needs, uint8[batch, tiles, tiles]; one that is 0 mirrors another."""
+        """What every tile of x x^T or x x needs, uint32[batch, tiles, tiles]; one that is 0 mirrors another."""
         shape = (lhs.batch, *[_rungs.tiles(lhs.rows)] * 2)
         if lhs.order != rhs.order:
-            return self._call("symmetry", _type(shape, jnp.uint8), lhs.array, **layout(lhs))
+            return self._call("symmetry", _type(shape, jnp.uint32), lhs.array, **layout(lhs))
         row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (1, 2))
-        return jnp.where(row <= column, _COMPUTED, 0).astype(jnp.uint8)
+        return jnp.where(row <= column, _COMPUTED, 0).astype(jnp.uint32)
 
     def found_symmetric(self, tiles: Array) -> Array:
         """Whether the tiles of x x are those of a symmetric product: bool[1]."""

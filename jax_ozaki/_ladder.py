@@ -5,6 +5,10 @@
     3  X from N2 moduli, certified likewise
     4  the products added up as integers
 
+Statistics say in which of 64 parts of k a row has nonzeros. In others than those that row and column share, nothing is
+rounded that counts, so that structural zeros are certified on the first rung; tiles of outputs multiply no more of k
+than their rows and columns share.
+
 A row's integers on the first rung are those that N1 moduli hold, or those of fewer where that rounds only few of its
 elements, as it does where they are float32 values: the certificate counts them.
 

@@ -33,6 +33,11 @@ class LadderHandlers:
         del batch, m, n
         return _type((0,), jnp.uint8)
 
+    def _certify_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
+        """What rows and columns bring to the certificates of their outputs."""
+        del batch, m, n
+        return _type((0,), jnp.uint8)
+
     def ladder_quantize(
         self, operand: Operand, moduli: int, fewer: Fewer | None, *, step: int
     ) -> tuple[Array, Array, Array, Array]:
@@ -52,10 +57,10 @@ class LadderHandlers:
         return self._matrix_product("magnitude", jnp.int32, lhs, rhs, tiles, rungs=rungs)
 
     def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap:
-        results = _rung_types(lhs.scale, rhs.scale)
-        return RungMap(
-            *self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=rhs.scale.shape[1], k=k, tau_half=tau_half)
-        )
+        (batch, m), (_, n) = lhs.scale.shape, rhs.scale.shape
+        results = (*_rung_types(lhs.scale, rhs.scale), self._certify_scratch(batch, m, n))
+        *found, _ = self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=n, k=k, tau_half=tau_half)
+        return RungMap(*found)
 
     def certify_fine(
         self,

@@ -75,7 +75,7 @@ ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U32 tiles, Re
 
 ffi::Error certify_handler(ffi::ThreadPool pool, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
                            S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
-                           CertifyAttributes attributes) {
+                           Result<U8>, CertifyAttributes attributes) {
   const Checks checks =
       check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
   if (checks.ok()) {

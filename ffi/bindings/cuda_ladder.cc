@@ -78,15 +78,13 @@ ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U32 tiles
   return enqueue_mma(checks, mma, stream);
 }
 
-ffi::Error enqueue_certify(Checks& checks, const Certify& certify, int planes,
-                           cudaStream_t stream) {
+void check_outputs(Checks& checks, const Certify& certify) {
   checks.require(certify.batch >= 1 && certify.m >= 1 && certify.n >= 1, "there are no outputs");
-  return enqueue(checks, [&](const Device&) { return launch_certify(certify, planes, stream); });
 }
 
 ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
                            S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
-                           CertifyAttributes attributes) {
+                           Result<U8> scratch, CertifyAttributes attributes) {
   Checks checks =
       check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
   const auto [batch, m, n] = certify_extents(sums, attributes.n);
@@ -98,7 +96,13 @@ ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats
   certify.tau_half = attributes.tau_half;
   certify.rung = rung->typed_data(), certify.tiles = tiles->typed_data();
   certify.worst = worst->typed_data();
-  return enqueue_certify(checks, certify, kCoarsePlanes, stream);
+  check_outputs(checks, certify);
+  const int64_t needed = bound_bytes(batch, m, n), given = scratch->element_count();
+  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
+                                      std::to_string(needed));
+  return enqueue(checks, [&](const Device&) {
+    return launch_certify(certify, scratch->untyped_data(), stream);
+  });
 }
 
 ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U32 tiles, S32 scale_a,
@@ -118,7 +122,8 @@ ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U32 tile
   certify.tau_half = attributes.tau_half;
   certify.rung = rung_out->typed_data(), certify.tiles = tiles_out->typed_data();
   certify.worst = worst->typed_data();
-  return enqueue_certify(checks, certify, kFinePlanes, stream);
+  check_outputs(checks, certify);
+  return enqueue(checks, [&](const Device&) { return launch_certify_fine(certify, stream); });
 }
 
 ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, S32 count, U32 tiles,

@@ -11,14 +11,14 @@ constexpr char kSymmetricMmaTarget[] = "jax_ozaki.symmetric_mma.v1";
 constexpr char kSymmetricCombineTarget[] = "jax_ozaki.symmetric_combine.v1";
 constexpr char kSymmetricMirrorTarget[] = "jax_ozaki.symmetric_mirror.v1";
 
-void check_square_tiles(Checks& checks, const U8& tiles, int64_t batch, int64_t m, int64_t n) {
+void check_square_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t m, int64_t n) {
   checks.require(m == n, "the product is not square: " + std::to_string(m) + " rows and " +
                              std::to_string(n) + " columns");
   check_tiles(checks, tiles, batch, m, n);
 }
 
 // (x) -> tiles, as in cuda/symmetry.h
-ffi::Error symmetry_handler(cudaStream_t stream, F64 x, Result<U8> tiles, Layout layout) {
+ffi::Error symmetry_handler(cudaStream_t stream, F64 x, Result<U32> tiles, Layout layout) {
   Checks checks(kSymmetryTarget);
   checks.layout("x", layout, x.element_count());
   check_square_tiles(checks, *tiles, layout.batch, layout.rows, layout.k);
@@ -29,7 +29,7 @@ ffi::Error symmetry_handler(cudaStream_t stream, F64 x, Result<U8> tiles, Layout
 }
 
 // (lhs, rhs, tiles) -> (v, scratch): the computed tiles of v
-ffi::Error symmetric_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, Result<V> v,
+ffi::Error symmetric_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, U32 tiles, Result<V> v,
                                  Result<U8> scratch) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks = check_grouped_mma(lhs, rhs, *v, VTypes::kBytes, kSymmetricMmaTarget);
@@ -44,7 +44,7 @@ ffi::Error symmetric_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, U8 tiles, 
 
 // (v, scale_a, scale_b, a, b, tiles, c?) -> c, which keeps what is neither computed nor mirrored
 ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, F64 a,
-                                     F64 b, U8 tiles, ffi::RemainingArgs earlier, Result<F64> c,
+                                     F64 b, U32 tiles, ffi::RemainingArgs earlier, Result<F64> c,
                                      CombineAttributes attributes) {
   const CombineLayouts layouts = combine_layouts(*c, attributes);
   const int64_t batch = layouts.a.batch, m = layouts.a.rows, n = layouts.b.rows;
@@ -63,7 +63,7 @@ ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32
 }
 
 // (c, tiles) -> c, in its buffer
-ffi::Error symmetric_mirror_handler(cudaStream_t stream, F64 earlier, U8 tiles, Result<F64> c) {
+ffi::Error symmetric_mirror_handler(cudaStream_t stream, F64 earlier, U32 tiles, Result<F64> c) {
   Checks checks(kSymmetricMirrorTarget);
   checks.rank("c", c->dimensions(), 3);
   const int64_t batch = Checks::dimension(c->dimensions(), 0);
@@ -78,14 +78,14 @@ ffi::Error symmetric_mirror_handler(cudaStream_t stream, F64 earlier, U8 tiles, 
 }
 
 XLA_FFI_DEFINE_HANDLER(kSymmetricMirror, symmetric_mirror_handler,
-                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Arg<U8>().Ret<F64>(),
+                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Arg<U32>().Ret<F64>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kSymmetry, symmetry_handler,
-                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Ret<U8>().Attrs<Layout>(),
+                       ffi::Ffi::Bind().Ctx<Stream>().Arg<F64>().Ret<U32>().Attrs<Layout>(),
                        {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(
     kSymmetricMma, symmetric_mma_handler,
-    ffi::Ffi::Bind().Ctx<Stream>().Arg<U8>().Arg<U8>().Arg<U8>().Ret<V>().Ret<U8>(),
+    ffi::Ffi::Bind().Ctx<Stream>().Arg<U8>().Arg<U8>().Arg<U32>().Ret<V>().Ret<U8>(),
     {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kSymmetricCombine, symmetric_combine_handler,
                        ffi::Ffi::Bind()
@@ -95,7 +95,7 @@ XLA_FFI_DEFINE_HANDLER(kSymmetricCombine, symmetric_combine_handler,
                            .Arg<S32>()
                            .Arg<F64>()
                            .Arg<F64>()
-                           .Arg<U8>()
+                           .Arg<U32>()
                            .RemainingArgs()
                            .Ret<F64>()
                            .Attrs<CombineAttributes>(),

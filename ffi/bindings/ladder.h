@@ -147,7 +147,7 @@ auto bind_magnitude() {
       .template Attrs<MmaAttributes>();
 }
 
-// (sums, scale_a, stats_a, scale_b, stats_b) -> (rung, tiles, worst)
+// (sums, scale_a, stats_a, scale_b, stats_b) -> (rung, tiles, worst, scratch)
 template <typename Context>
 auto bind_certify() {
   return ffi::Ffi::Bind()
@@ -160,6 +160,7 @@ auto bind_certify() {
       .template Ret<U8>()
       .template Ret<U32>()
       .template Ret<F32>()
+      .template Ret<U8>()
       .template Attrs<CertifyAttributes>();
 }
 

@@ -18,7 +18,7 @@ namespace ozaki {
 
 // What a row or column brings to the certificates of its outputs.
 // A row with a NaN or an Inf brings no error: it is classified, there is nothing to certify.
-struct RowBound {
+struct alignas(16) RowBound {
   float half_norm;     // f
   float half_largest;  // A / 2 + 1/8
   float unit;          // 2^(plane exponent + mu - plane bits - 26)

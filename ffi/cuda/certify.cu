@@ -54,45 +54,68 @@ __device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, ui
   }
 }
 
+// Not written by the kernel that asks: the load may be moved.
+__device__ __forceinline__ RowBound load_bound(const RowBound* source) {
+  const float4 x = __ldg(reinterpret_cast<const float4*>(source));
+  return {x.x, x.y, x.z, x.w};
+}
+
 __device__ __forceinline__ uint64_t reduce_or(uint64_t x) {
   const uint32_t low = __reduce_or_sync(~0u, static_cast<uint32_t>(x));
   return uint64_t{__reduce_or_sync(~0u, static_cast<uint32_t>(x >> 32))} << 32 | low;
 }
 
-// The occupancies of the rows and columns of a tile, one a thread.
-struct Occupancies {
-  uint64_t rows[kTile], columns[kTile];
-  uint64_t any[kWarps], missing[kWarps];  // in any row of a warp, and not in all of them
-
-  // Of this thread's row, whose occupancy is given, if there is one. Of all of them after a barrier.
-  __device__ __forceinline__ void store(bool is_row, int place, uint64_t occupancy, bool inside) {
-    (is_row ? rows : columns)[place] = inside ? occupancy : 0;
-    const uint64_t of_warp = reduce_or(inside ? occupancy : 0);
-    const uint64_t not_all = reduce_or(inside ? ~occupancy : 0);
-    if (threadIdx.x % 32 == 0) any[threadIdx.x / 32] = of_warp, missing[threadIdx.x / 32] = not_all;
-  }
-  __device__ __forceinline__ uint64_t joined(const uint64_t (&of_warps)[kWarps], int first) const {
-    uint64_t all = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps / 2; ++w) all |= of_warps[first + w];
-    return all;
-  }
-  __device__ __forceinline__ uint32_t skipped() const {
-    return skips(joined(any, 0) & joined(any, kWarps / 2));
-  }
-  // Whether every row and every column holds nonzeros in all parts of k.
-  __device__ __forceinline__ bool full(int64_t k) const {
-    return ((joined(missing, 0) | joined(missing, kWarps / 2)) & full_occupancy(k)) == 0;
-  }
+// What rows, or columns, bring to the certificates of the coarse planes: kTile of them for every
+// tile, those beyond the last bring no error.
+struct TileBounds {
+  RowBound* bound;
+  uint64_t* occupancy;
+  TileOccupancy* of_tile;
 };
+
+// A CTA a tile's rows, then a tile's columns.
+__global__ void __launch_bounds__(kTile)
+    bounds_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
+                  uint32_t tiles_n) {
+  __shared__ uint64_t any[kTile / 32], missing[kTile / 32];
+  const uint32_t row_tiles = static_cast<uint32_t>(args.batch) * tiles_m;
+  const bool is_row = blockIdx.x < row_tiles;
+  const CertifiedRows& source = is_row ? args.rows : args.columns;
+  const int64_t rows = is_row ? args.m : args.n;
+  const uint32_t tile = is_row ? blockIdx.x : blockIdx.x - row_tiles;
+  const uint32_t batch = tile / (is_row ? tiles_m : tiles_n);
+  const int64_t row = (tile - int64_t{batch} * (is_row ? tiles_m : tiles_n)) * kTile + threadIdx.x;
+  RowBound bound = {0, 0, 1, 0};  // of no row: certified
+  uint64_t occupancy = 0, lacking = 0;
+  if (row < rows) {
+    const int64_t at = batch * rows + row;
+    const int64_t* const stats = source.stats + at * kStatsFields;
+    bound = row_bound(stats, source.scale[at], kCoarseBits);
+    occupancy = occupancy_of(stats);
+    lacking = ~occupancy;
+  }
+  const int64_t target = int64_t{blockIdx.x} * kTile + threadIdx.x;
+  bounds.bound[target] = bound;
+  bounds.occupancy[target] = occupancy;
+  occupancy = reduce_or(occupancy), lacking = reduce_or(lacking);
+  if (threadIdx.x % 32 == 0) {
+    any[threadIdx.x / 32] = occupancy;
+    missing[threadIdx.x / 32] = lacking;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  TileOccupancy all = {};
+#pragma unroll
+  for (int w = 0; w < kTile / 32; ++w) all.any |= any[w], all.missing |= missing[w];
+  bounds.of_tile[blockIdx.x] = all;
+}
 
 // The coarse planes decide every output. The sums of kBatch rows are on their way while others are
 // looked at.
-__global__ void __launch_bounds__(kThreads)
-    certify_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
+__global__ void __launch_bounds__(kThreads, 4)
+    certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
+                   uint32_t tiles_n) {
   constexpr int kBatch = 8, kRounds = kTile / kWarps / kBatch;
-  __shared__ __align__(16) RowBound rows[kTile], columns_of[kTile];
-  __shared__ Occupancies occupancies;
   const TileOfOutputs tile(args, tiles_m, tiles_n);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = tile.first_column + lane * kColumns;
@@ -108,73 +131,66 @@ __global__ void __launch_bounds__(kThreads)
     }
   };
   load(0);
-  const int place = threadIdx.x % kTile;
-  const bool is_row = threadIdx.x < kTile;
-  RowBound bound = {0, 0, 1, 0};  // of no row: certified
-  uint64_t occupancy = 0;
-  const bool exists = place < (is_row ? tile.height : tile.width);
-  if (exists) {
-    const CertifiedRows& of = is_row ? args.rows : args.columns;
-    const int64_t at = is_row ? tile.batch * args.m + tile.first_row + place
-                              : tile.batch * args.n + tile.first_column + place;
-    const int64_t* const stats = of.stats + at * kStatsFields;
-    bound = row_bound(stats, of.scale[at], kCoarseBits);
-    occupancy = occupancy_of(stats);
-  }
-  (is_row ? rows : columns_of)[place] = bound;
-  occupancies.store(is_row, place, occupancy, exists);
-  __syncthreads();
+  const uint32_t row_tile = blockIdx.x / tiles_n;
+  const uint32_t column_tile = static_cast<uint32_t>(args.batch) * tiles_m +
+                               static_cast<uint32_t>(tile.batch) * tiles_n + blockIdx.x -
+                               row_tile * tiles_n;
+  const TileOccupancy of_rows = bounds.of_tile[row_tile], of_columns = bounds.of_tile[column_tile];
+  const bool full = ((of_rows.missing | of_columns.missing) & full_occupancy(args.k)) == 0;
+  const float part = static_cast<float>(part_length(args.k));
   RowBound columns[kColumns];
+  uint64_t column_occupancy[kColumns];
 #pragma unroll
-  for (int e = 0; e < kColumns; ++e) columns[e] = columns_of[lane * kColumns + e];
+  for (int e = 0; e < kColumns; ++e) {
+    const int64_t at = int64_t{column_tile} * kTile + lane * kColumns + e;
+    columns[e] = load_bound(bounds.bound + at);
+    if (!full) column_occupancy[e] = __ldg(bounds.occupancy + at);
+  }
   // The bytes of columns that there are.
   const int inside = min(max(tile.width - lane * kColumns, 0), kColumns);
   const uint32_t mask = inside == 0 ? 0 : ~0u >> (8 * (kColumns - inside));
 
   uint32_t undecided = 0, certified = 0;
   float worst = 0;
-  // bounds(row, e): those of an output's row and column.
-  const auto decide_all = [&](const auto& bounds) {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (round > 0) load(round);
+  for (int round = 0; round < kRounds; ++round) {
+    if (round > 0) load(round);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int row = (round * kBatch + i) * kWarps + warp;
-        if (row >= tile.height || column >= tile.np) break;
-        const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
-        uint32_t word = 0;
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = (round * kBatch + i) * kWarps + warp;
+      if (row >= tile.height || column >= tile.np) break;
+      const int64_t of_tile = int64_t{row_tile} * kTile + row;
+      const RowBound of_row = load_bound(bounds.bound + of_tile);
+      const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
+      uint32_t word = 0;
+      if (full) {
 #pragma unroll
         for (int e = 0; e < kColumns; ++e) {
-          const auto [of_row, column] = bounds(row, e);
-          const Decision decision = decide(of_row, column, of_column[e], args.tau_half);
+          const Decision decision = decide(of_row, columns[e], of_column[e], args.tau_half);
           word |= uint32_t{decision.rung} << (8 * e);
           keep_worst(worst, decision.by);
         }
-        word &= mask;
-        certified |= word;
-        undecided |= ~word & mask & 0x01010101u;
-        *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
+      } else {
+        const uint64_t row_occupancy = __ldg(bounds.occupancy + of_tile);
+#pragma unroll
+        for (int e = 0; e < kColumns; ++e) {
+          const float shared = overlap(row_occupancy, column_occupancy[e], part);
+          const Decision decision = decide(within(shared, of_row), within(shared, columns[e]),
+                                           of_column[e], args.tau_half);
+          word |= uint32_t{decision.rung} << (8 * e);
+          keep_worst(worst, decision.by);
+        }
       }
+      word &= mask;
+      certified |= word;
+      undecided |= ~word & mask & 0x01010101u;
+      *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
     }
-  };
-  struct Pair {
-    RowBound row, column;
-  };
-  if (occupancies.full(args.k)) {
-    decide_all([&](int row, int e) { return Pair{rows[row], columns[e]}; });
-  } else {
-    const float part = static_cast<float>(part_length(args.k));
-    decide_all([&](int row, int e) {
-      const float shared =
-          overlap(occupancies.rows[row], occupancies.columns[lane * kColumns + e], part);
-      return Pair{within(shared, rows[row]), within(shared, columns[e])};
-    });
   }
   static_assert(kUndecided == 0 && kCoarse == 1);
   const uint32_t set =
       (undecided != 0 ? 1u << kUndecided : 0) | (certified != 0 ? 1u << kCoarse : 0);
-  store_tile(args, set, occupancies.skipped(), worst);
+  store_tile(args, set, skips(of_rows.any & of_columns.any), worst);
 }
 
 // What an output's row or column brings, at the first scales and at the wide ones.
@@ -252,14 +268,31 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status launch_certify(const Certify& certify, int planes, cudaStream_t stream) {
+Status launch_certify(const Certify& certify, void* scratch, cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
-  const auto kernel = planes == kCoarsePlanes ? certify_kernel : certify_fine_kernel;
-  kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(
-      certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
+  const int64_t of_rows = certify.batch * (tiles_m + tiles_n);
+  RowBound* const bound = static_cast<RowBound*>(scratch);
+  uint64_t* const occupancy = reinterpret_cast<uint64_t*>(bound + of_rows * kTile);
+  const TileBounds bounds = {bound, occupancy,
+                             reinterpret_cast<TileOccupancy*>(occupancy + of_rows * kTile)};
+  const uint32_t rows = static_cast<uint32_t>(tiles_m), columns = static_cast<uint32_t>(tiles_n);
+  bounds_kernel<<<static_cast<unsigned>(of_rows), kTile, 0, stream>>>(certify, bounds, rows,
+                                                                      columns);
+  OZAKI_RETURN_IF_ERROR(launch_status("bounds_kernel"));
+  certify_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(certify, bounds, rows,
+                                                                        columns);
   return launch_status("certify_kernel");
+}
+
+Status launch_certify_fine(const Certify& certify, cudaStream_t stream) {
+  const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
+  const int64_t tiles = certify.batch * tiles_m * tiles_n;
+  if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
+  certify_fine_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(
+      certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
+  return launch_status("certify_fine_kernel");
 }
 
 }  // namespace ozaki

@@ -17,6 +17,11 @@ struct CertifiedRows {
   const int32_t* wide_scale;  // the same of more moduli, for the fine planes
 };
 
+// The occupancies of a tile's rows or columns.
+struct TileOccupancy {
+  uint64_t any, missing;  // in any of them, and not in all
+};
+
 struct Certify {
   const int32_t* sums;  // [batch, 1 or 4, m, np]: products of the coarse planes or the fine ones
   CertifiedRows rows, columns;
@@ -31,6 +36,13 @@ struct Certify {
 };
 
 // Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
-Status launch_certify(const Certify& certify, int planes, cudaStream_t stream);
+// What the coarse planes decide takes scratch, bound_bytes aligned to 16.
+Status launch_certify(const Certify& certify, void* scratch, cudaStream_t stream);
+Status launch_certify_fine(const Certify& certify, cudaStream_t stream);
+
+inline int64_t bound_bytes(int64_t batch, int64_t m, int64_t n) {
+  const int64_t tiles = batch * (tiles_of(m) + tiles_of(n));
+  return tiles * (kTile * (sizeof(RowBound) + sizeof(uint64_t)) + sizeof(TileOccupancy));
+}
 
 }  // namespace ozaki

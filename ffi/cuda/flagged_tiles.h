@@ -10,9 +10,6 @@
 
 namespace ozaki {
 
-// Tiles of a matrix product are at most so many flagged ones wide and high, a power of two.
-constexpr uint32_t kTogether = 2;
-
 // The tiles of kTile x kTile outputs; those whose rungs meet `wanted` are flagged.
 struct FlaggedTiles {
   const uint32_t* rungs;  // [batch, tiles_m, tiles_n]: common/occupancy.h
@@ -53,38 +50,6 @@ struct FlaggedTiles {
       }
     }
     return !__syncthreads_or(found != 0);
-  }
-
-  // What the flagged tiles of some rows of the lhs, or columns as rows of the rhs, need together of
-  // k: `count` rows from `first`, counted through the batch. Nothing if none is flagged. All
-  // threads of a CTA must ask. Barriers.
-  __device__ __forceinline__ KRange needed(Side side, int64_t first, int64_t count, int64_t rows,
-                                           int64_t k) const {
-    __shared__ uint32_t of_warp[32];
-    const uint32_t own = side == Side::kLhs ? tiles_m : tiles_n;
-    const uint32_t others = side == Side::kLhs ? tiles_n : tiles_m;
-    // A tile of a matrix product is up to kTogether of these in either direction: it multiplies
-    // what any of them needs.
-    const auto tile_of = [&](uint32_t row, bool last) {
-      const uint32_t batch = row / static_cast<uint32_t>(rows);
-      const uint32_t tile = (row - batch * static_cast<uint32_t>(rows)) / uint32_t{kTile};
-      return batch * own + (last ? min(tile | (kTogether - 1), own - 1) : tile & ~(kTogether - 1));
-    };
-    const uint32_t begin = tile_of(first, false);
-    const uint32_t tiles = tile_of(first + count - 1, true) - begin + 1;
-    uint32_t found = 0;
-    for (uint32_t index = threadIdx.x; index < tiles * others; index += blockDim.x) {
-      const uint32_t tile = begin + index / others, other = index % others;
-      const uint32_t batch = tile / own, of_batch = tile - batch * own;
-      found = join_tiles(
-          found, side == Side::kLhs ? at(batch, of_batch, other) : at(batch, other, of_batch));
-    }
-    if (!__syncthreads_or(found != 0)) return {0, 0};
-    for (int i = 16; i > 0; i >>= 1) found = join_tiles(found, __shfl_xor_sync(~0u, found, i));
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = found;
-    __syncthreads();
-    for (uint32_t w = 0; w < blockDim.x / 32; ++w) found = join_tiles(found, of_warp[w]);
-    return k_range(found, k);
   }
 #endif
 };

@@ -41,7 +41,7 @@ struct GroupedMma {
   TileList* list = nullptr;        // scratch, tile_list_bytes; nullptr: all tiles
   const int32_t* count = nullptr;  // of kFlaggedResidues, [1]: at most `moduli`
   // Of a square, [1]: without kFromOwnColumns (symmetry.h) the lhs is the rhs, too.
-  const uint8_t* symmetry = nullptr;
+  const uint32_t* symmetry = nullptr;
 };
 
 enum class MmaPath {

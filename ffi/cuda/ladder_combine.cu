@@ -160,7 +160,7 @@ Status launch_ladder_combine(const LadderCombine& combine, int planes, const Dev
   if (blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
   grid.blocks = static_cast<uint32_t>(blocks);
   const int64_t ctas =
-      combine.seldom ? std::min(blocks, int64_t{16} * device.multiprocessors) : blocks;
+      combine.seldom ? std::min(blocks, int64_t{4} * device.multiprocessors) : blocks;
 
   const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
   kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(combine, grid, planes);

@@ -51,7 +51,7 @@ struct MmaArguments {
   int batch, moduli, m, n, np, kp;
   const TileList* list;  // of flagged kinds
   const int32_t* count;
-  const uint8_t* symmetry;
+  const uint32_t* symmetry;
   TileGrid grid;
   EpilogueConstants constants;
 };

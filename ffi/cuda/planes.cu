@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "device.h"
+#include "needed_range.cuh"
 #include "planes.h"
 
 namespace ozaki {
@@ -22,7 +23,7 @@ struct PlaneGrid {
 constexpr int kNoPlanes = 1 << 20;
 
 // The fine planes are seldom made: CTAs that find so are to be few.
-constexpr uint32_t kFineDepthCtas = 8;
+constexpr uint32_t kFineDepthCtas = 4;
 
 // A CTA's tile of the operand in registers. Lanes follow each other along k or along the rows.
 template <bool kContiguous>
@@ -75,7 +76,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row_of_batch = b * layout.rows + first_row;
   uint32_t depth_begin = 0, depth_end = grid.depth_tiles;
   if (kFinePart) {
-    const KRange needed = args.flagged.needed(args.side, row_of_batch, rows, layout.rows, layout.k);
+    const KRange needed =
+        needed_range(args.flagged, args.side, row_of_batch, rows, layout.rows, layout.k);
     depth_begin = static_cast<uint32_t>(needed.begin / kDepth);
     if (args.subset.all()) depth_end = static_cast<uint32_t>((needed.end + kDepth - 1) / kDepth);
     if (needed.end == 0) return;

@@ -2,6 +2,7 @@
 
 #include "common/planes.h"
 #include "common/scale.h"
+#include "needed_range.cuh"
 #include "quantize.h"
 #include "residue_words.cuh"
 #include "statistics.cuh"
@@ -161,8 +162,8 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   residues.moduli = *count;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const TilePosition position(tiling, index);
-    const KRange needed =
-        flagged.needed(side, position.row, position.rows, tiling.layout.rows, tiling.layout.k);
+    const KRange needed = needed_range(flagged, side, position.row, position.rows,
+                                       tiling.layout.rows, tiling.layout.k);
     if (position.k >= needed.end || position.k + tiling.depth <= needed.begin) continue;
     if (const int row = threadIdx.x; row < position.rows) {
       rows[row] = row_of_tile(tiling, position, residues, {}, row, scale[position.row + row], 0);

@@ -40,7 +40,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
 
 template <int N>
 __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
-    symmetric_combine_kernel(const __grid_constant__ Combine args, const uint8_t* tiles,
+    symmetric_combine_kernel(const __grid_constant__ Combine args, const uint32_t* tiles,
                              const Grid grid) {
   using V = Residues<N>;
   static_assert(V::kColumns == kColumns);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
   const uint32_t batch = all_rows / grid.row_blocks;
   const int64_t first_row = int64_t{all_rows - batch * grid.row_blocks} * kRows;
   const int64_t first_column = int64_t{column_block} * kWidth;
-  const uint8_t* const of_batch = tiles + batch * grid.tiles * grid.tiles;
+  const uint32_t* const of_batch = tiles + batch * grid.tiles * grid.tiles;
   const int64_t tile_i = first_row / kTile, tile_j = first_column / kTile;
   if ((of_batch[tile_i * grid.tiles + tile_j] & kComputed) == 0) return;
   const bool mirrored = (of_batch[tile_j * grid.tiles + tile_i] & kComputed) == 0;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
   }
 }
 
-using Kernel = void (*)(Combine, const uint8_t*, Grid);
+using Kernel = void (*)(Combine, const uint32_t*, Grid);
 
 template <int... kOffsets>
 Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
@@ -111,7 +111,7 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 }  // namespace
 
-Status launch_symmetric_combine(const Combine& combine, const uint8_t* tiles, int moduli,
+Status launch_symmetric_combine(const Combine& combine, const uint32_t* tiles, int moduli,
                                 cudaStream_t stream) {
   const int64_t n = combine.a_layout.rows;
   Grid grid;

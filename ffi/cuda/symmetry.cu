@@ -46,7 +46,7 @@ struct Matrices {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    symmetric_tiles_kernel(uint8_t* tiles, int64_t side, int64_t count) {
+    symmetric_tiles_kernel(uint32_t* tiles, int64_t side, int64_t count) {
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= count) return;
   const int64_t row = index / side % side, column = index % side;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Whoever finds two elements that differ raises the flag, and all others leave when they see it.
 __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
-    symmetry_kernel(const Matrices of, const BlockGrid grid, uint8_t* tiles, int64_t tile_count,
+    symmetry_kernel(const Matrices of, const BlockGrid grid, uint32_t* tiles, int64_t tile_count,
                     int64_t flag) {
   __shared__ uint64_t mirror[kBlock][kBlock + 1];
   const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
       here[pass] = inside ? x[(i + r) * of.pitch + j + lane] : 0;
       mirror[r][lane] = inside_mirror ? x[(j + r) * of.pitch + i + lane] : 0;
     }
-    const uint8_t raised = *static_cast<const volatile uint8_t*>(tiles + flag) & kFromOwnColumns;
+    const uint32_t raised = *static_cast<const volatile uint32_t*>(tiles + flag) & kFromOwnColumns;
     __syncthreads();
     bool differs = false;
 #pragma unroll
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
 }
 
 __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
-    mirror_kernel(uint64_t* c, int64_t n, const BlockGrid grid, const uint8_t* tiles,
+    mirror_kernel(uint64_t* c, int64_t n, const BlockGrid grid, const uint32_t* tiles,
                   int64_t tiles_of_side) {
   __shared__ uint64_t image[kBlock][kBlock + 1];
   const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
@@ -121,7 +121,7 @@ unsigned resident(const BlockGrid& grid, const Device& device) {
 
 }  // namespace
 
-Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, const Device& device,
+Status launch_symmetry(const double* x, const Layout& layout, uint32_t* tiles, const Device& device,
                        cudaStream_t stream) {
   const int64_t n = layout.rows, side = tiles_of(n), count = layout.batch * side * side;
   BlockGrid grid;
@@ -136,7 +136,7 @@ Status launch_symmetry(const double* x, const Layout& layout, uint8_t* tiles, co
   return launch_status("symmetry_kernel");
 }
 
-Status launch_mirror(double* c, int64_t batch, int64_t n, const uint8_t* tiles,
+Status launch_mirror(double* c, int64_t batch, int64_t n, const uint32_t* tiles,
                      const Device& device, cudaStream_t stream) {
   BlockGrid grid;
   OZAKI_RETURN_IF_ERROR(make_block_grid(batch, n, grid));

@@ -122,6 +122,15 @@ def test_the_same_rungs_for_the_same_reasons(gpu, cpu, sizes, contract):
     assert set(np.unique(on_cpu[0][..., : sizes[2]])) == set(_rungs.RUNGS)
 
 
+@pytest.mark.parametrize("rows", generators.STRUCTURED)
+def test_operands_that_share_parts_of_k(agree, rows):
+    """Tiles skip what they do not share, on every rung."""
+    rng = np.random.default_rng(13)
+    for columns in generators.STRUCTURED.values():
+        a, b = generators.operands(rng, 260, 2100, 390, rows=generators.STRUCTURED[rows], columns=columns)
+        agree(jo.dot, a, b)
+
+
 def test_a_long_contraction_on_every_rung(agree):
     """Planes over a part of k, and sums longer than a block of the kernels."""
     k = 2**17 + 100
