@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kTile)
 __global__ void __launch_bounds__(kThreads, 4)
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
-  constexpr int kBatch = 8, kRounds = kTile / kWarps / kBatch;
+  constexpr int kBatch = 4, kRounds = kTile / kWarps / kBatch;
   const TileOfOutputs tile(args, tiles_m, tiles_n);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = tile.first_column + lane * kColumns;
