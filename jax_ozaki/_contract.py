@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import jax
 
-from . import _field, _moduli, _rungs
+from . import _chains, _field, _moduli, _rungs
 from ._field import Field
 from ._moduli import Fewer
 
@@ -211,6 +211,18 @@ class Contract:
             if log_rounded >= math.log2(3) and log_expected <= 2 * log_rounded - 7:
                 return Fewer(n, min(int(2**log_rounded), _MOST_ROUNDED))
         return None
+
+    def sum_group(self, k: int) -> int:
+        """Chains of a group where the last rung adds up in float64, as ``_chains`` has it; 0 where it adds integers."""
+        c = self.error_factor(k)
+        if self.kind != "componentwise" or k < 4 or _chains.error_factor(k) > c:  # type: ignore[operator]
+            return 0
+        return _chains.group(k)
+
+    def sum_error_factor(self, k: int) -> float:
+        """A bound on |C - AB| in u |A||B| for the outputs of the last rung."""
+        integers = 1 + k * 2.0**-39 * (1 + 2.0**-20)  # a sum within k 2^-92 |A||B|, and its rounding
+        return max(integers, _chains.error_factor(k)) if self.sum_group(k) else integers
 
     def workspace_planes(self, k: int, dtype: Any = "float64") -> int:
         """The planes of residues held at a time; in a ``componentwise`` product those of the third rung, or earlier

@@ -22,7 +22,7 @@ _HOW = {
     _rungs.COARSE: "certified by coarse magnitudes",
     _rungs.FINE: "certified by fine magnitudes",
     _rungs.WIDE: "made of {wide} moduli",
-    _rungs.SUM: "summed as integers",
+    _rungs.SUM: "summed {how}",
 }
 
 
@@ -176,9 +176,8 @@ def _climbed(product: _Product, contract: Contract) -> str:
     classified = rows.special[:, None] | columns.special
     counts = {r: int(((rung == r) & ~classified).sum()) for r in _rungs.RUNGS}
     of_all = f"of {rung.size} {outputs}"
-    parts = [
-        f"{counts[r]} {of_all} {ways[r].format(wide=contract.wide_modulus_count(k))}" for r in _rungs.RUNGS if counts[r]
-    ]
+    named = {"wide": contract.wide_modulus_count(k), "how": "in float64" if contract.sum_group(k) else "as integers"}
+    parts = [f"{counts[r]} {of_all} {ways[r].format(**named)}" for r in _rungs.RUNGS if counts[r]]
     if classified.any():
         parts.append(f"{int(classified.sum())} {of_all} classified by NaN and Inf")
     text = "; ".join(parts)

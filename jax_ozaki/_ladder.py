@@ -3,7 +3,7 @@
     1  X from N1 moduli, certified by |A||B| from 8-bit magnitudes over a part of k
     2  the same X, certified by 14-bit magnitudes over all of k, or by 0/1 masks where |A||B| = 0
     3  X from N2 moduli, certified likewise
-    4  the products added up as integers
+    4  the products added up: in float64 in a fixed order, where c has room for its roundings, or else as integers
 
 Statistics say in which of 64 parts of k a row has nonzeros. In others than those that row and column share, nothing is
 rounded that counts, so that structural zeros are certified on the first rung; tiles of outputs multiply no more of k
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -137,7 +137,12 @@ def _multiply(
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
     tables = a.statistics, b.statistics
-    return stages.ladder_sum(*operands, *tables, found.rung, tiles, c, rungs=rungs, exact=contract.kind == "exact")
+    return stages.ladder_sum(*operands, *tables, found.rung, tiles, c, rungs=rungs, **last_rung(contract, k))
+
+
+def last_rung(contract: Contract, k: int) -> dict[str, Any]:
+    """How ``ladder_sum`` adds up."""
+    return {"exact": contract.kind == "exact", "group": contract.sum_group(k)}
 
 
 def certified(stages: Stages, rows: Rows, contract: Contract) -> Certified:

@@ -127,9 +127,10 @@ class LadderHandlers:
         *,
         rungs: int,
         exact: bool,
+        group: int,
     ) -> Array:
         operands = (lhs.array, rhs.array, lhs_table, rhs_table, rung, tiles, c)
-        attributes = {"rungs": rungs, "exact": exact, **strides(lhs, rhs)}
+        attributes = {"rungs": rungs, "exact": exact, "group": group, **strides(lhs, rhs)}
         return self._call("ladder_sum", _result(lhs, rhs), *operands, aliases={6: 0}, **attributes)
 
 

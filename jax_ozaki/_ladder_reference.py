@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from . import _reference, _rungs
+from . import _reference, _rungs, _wide
+from ._chain_reference import chain_sum
 from ._moduli import Fewer
 from ._operand import Operand
 from ._plan import padded, padded_k
@@ -278,11 +279,10 @@ def _select(value: Array, c: Array | None, rung: Array, rungs: int) -> Array:
     return jnp.where(chosen, value, jnp.zeros_like(value) if c is None else c)
 
 
-# The last rung: the products added up as integers, in units of 2^(T - 94), T the largest sum of the exponents
+# The last rung. Integer sums are in units of 2^(T - 94), T the largest sum of the exponents
 # of a product's factors; see ffi/common/accumulate.h.
 
 _WINDOW = 94
-_NONE = -(1 << 20)
 _LOWEST, _DIGITS = -2272, 138
 
 
@@ -297,13 +297,16 @@ def ladder_sum(
     *,
     rungs: int,
     exact: bool,
+    group: int,
 ) -> Array:
-    """AB to within k 2^-92 |A||B|, rounded; or correctly rounded, if ``exact``. The statistics tell where in k there is
+    """AB correctly rounded, if ``exact``. Else the float64 sums of ``_chains``, in groups of ``group`` chains, and where
+    those are not taken, or ``group`` is 0, AB to within k 2^-92 |A||B|, rounded. The statistics tell where in k there is
     nothing to add."""
     del lhs_table, rhs_table
+    chosen = (_u8(1) << rung[..., : rhs.rows]) & _u8(rungs) != 0
 
-    def compute() -> Array:
-        a, b = (_normalise(x.canonical()) for x in (lhs, rhs))
+    def integers() -> Array:
+        a, b = (_wide.normalise(x.canonical()) for x in (lhs, rhs))
 
         def pair(h: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
             """Element h of every row and of every column, along the axes of the result."""
@@ -316,29 +319,28 @@ def ladder_sum(
 
         def add(h: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             (s, x, e), (t, y, f) = pair(h)
-            some = e + f > _NONE // 2
-            term, lost = _shift_right(_multiply(x, y), jnp.where(some, 106 - _WINDOW + largest - e - f, 128))
-            high, low = _add(carry[:2], _negate_where(s != t, term))
+            some = e + f > _wide.NONE // 2
+            term, lost = _wide.shift_right(_wide.multiply(x, y), jnp.where(some, 106 - _WINDOW + largest - e - f, 128))
+            high, low = _wide.add(carry[:2], _wide.negate_where(s != t, term))
             return high, low, carry[2] | (lost & some)
 
         shape = (lhs.batch, lhs.rows, rhs.rows)
-        largest = lax.fori_loop(0, lhs.k, top, jnp.full(shape, 2 * _NONE, _i64))
+        largest = lax.fori_loop(0, lhs.k, top, jnp.full(shape, 2 * _wide.NONE, _i64))
         zero = jnp.zeros(shape, _u64)
         high, low, cut = lax.fori_loop(0, lhs.k, add, (zero, zero, jnp.zeros(shape, bool)))
-        largest = jnp.where(largest > _NONE // 2, largest, 0)
+        largest = jnp.where(largest > _wide.NONE // 2, largest, 0)
 
         def rounded(units: int) -> Array:
             shift = (_u64((units >> 64) & 0xFFFFFFFFFFFFFFFF), _u64(units & 0xFFFFFFFFFFFFFFFF))
-            total = _add((high, low), shift)
+            total = _wide.add((high, low), shift)
             negative = total[0] >> 63 == 1
-            up, down = _negate_where(negative, total)
+            up, down = _wide.negate_where(negative, total)
             limbs = [down & 0xFFFFFFFF, down >> 32, up & 0xFFFFFFFF, up >> 32]
             return _reference.round_to_float64(negative, limbs, largest - _WINDOW)
 
         if not exact:
             return rounded(0)
         below, above = (lax.bitcast_convert_type(rounded(units), _u64) for units in (-lhs.k, lhs.k))
-        chosen = (_u8(1) << rung[..., : rhs.rows]) & _u8(rungs) != 0
         unsettled = chosen & cut & (below != above)
         return lax.cond(
             unsettled.any(),
@@ -346,50 +348,14 @@ def ladder_sum(
             lambda: rounded(0),
         )
 
+    def compute() -> Array:
+        if not group:
+            return integers()
+        total, taken = chain_sum(lhs, rhs, group)
+        left = chosen & ~taken
+        return lax.cond(left.any(), lambda: jnp.where(left, integers(), total), lambda: total)
+
     return _select(_where_needed(tiles, rungs, compute), c, rung, rungs)
-
-
-def _normalise(x: Array) -> tuple[Array, Array, Array]:
-    """(negative, fraction, exponent): |x| = fraction 2^(exponent - 53), 2^52 <= fraction < 2^53."""
-    negative, significand, exponent, _ = _reference.decompose(x)
-    length = _reference.bit_length(significand)
-    fraction = jnp.where(significand > 0, significand << (53 - length).astype(_u64), 0)
-    return negative, fraction, jnp.where(significand > 0, exponent + length, _NONE)
-
-
-Wide = tuple[Array, Array]
-"""A 128-bit integer in two's complement: high and low words, uint64."""
-
-
-def _multiply(x: Array, y: Array) -> Wide:
-    """The product of integers below 2^53."""
-    x1, x0, y1, y0 = x >> 32, x & 0xFFFFFFFF, y >> 32, y & 0xFFFFFFFF
-    middle = x1 * y0 + x0 * y1  # below 2^54
-    low = x0 * y0
-    total = low + (middle << 32)
-    return x1 * y1 + (middle >> 32) + (total < low), total
-
-
-def _shift_right(x: Wide, shift: Array) -> tuple[Wide, Array]:
-    """x 2^-shift rounded down, and whether that lost anything, for x >= 0 and shift >= 0."""
-    high, low = x
-    shifted = (
-        _reference.shift_left(high, -shift),
-        (_reference.shift_left(low, -shift) | _reference.shift_left(high, 64 - shift)),
-    )
-    back = _reference.shift_left(shifted[0], shift) | _reference.shift_left(shifted[1], shift - 64)
-    return shifted, (back != high) | (_reference.shift_left(shifted[1], shift) != low)
-
-
-def _add(x: Wide, y: Wide) -> Wide:
-    low = x[1] + y[1]
-    return x[0] + y[0] + (low < y[1]), low
-
-
-def _negate_where(condition: Array, x: Wide) -> Wide:
-    low = ~x[1] + 1
-    high = ~x[0] + (low == 0)
-    return jnp.where(condition, high, x[0]), jnp.where(condition, low, x[1])
 
 
 def _superaccumulate(pair: Callable[[Array], Any], k: int, shape: tuple[int, ...]) -> Array:
@@ -398,8 +364,8 @@ def _superaccumulate(pair: Callable[[Array], Any], k: int, shape: tuple[int, ...
 
     def add(h: Array, digits: Array) -> Array:
         (s, x, e), (t, y, f) = pair(h)
-        lowest = jnp.where(e + f > _NONE // 2, e + f - 106 - _LOWEST, 0)
-        high, low = _multiply(x, y)
+        lowest = jnp.where(e + f > _wide.NONE // 2, e + f - 106 - _LOWEST, 0)
+        high, low = _wide.multiply(x, y)
         shift = (lowest & 31).astype(_u64)
         carried = jnp.zeros(shape, _u64)
         for i, word in enumerate((low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32, _u64(0))):

@@ -2,8 +2,8 @@
 
 Every rung is decided from whole rows, and from magnitudes that are added up over the mesh as integers. So are the
 X of the first three rungs. Work that no output needs is behind a condition that all shards of k agree on, with its
-collectives: the finer magnitudes, the third rung, and the last one, for which the operands are gathered. Its integer
-sums have no exact form that is short enough to send for every output.
+collectives: the finer magnitudes, the third rung, and the last one, for which the operands are gathered. Its
+sums have no form that is short enough to send for every output.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Product:
         return self.of_shards.combine(v, *scales, self.lhs.operand, self.rhs.operand, moduli)
 
     def with_sums(self, c: Array, rung: Array, a: Certified, b: Certified) -> Array:
-        """``c`` with the outputs of the last rung. Their integer sums do not depend on the order of k."""
+        """``c`` with the outputs of the last rung, from the whole k in its order."""
 
         def gathered(x: Operand) -> Operand:
             k = x.order.index("k")
@@ -144,9 +144,9 @@ class _Product:
         mine = self.rung_map(rung, _rungs.UNDECIDED)
         c = self.of_shards.whole(c, *self.extents)
         operands = gathered(self.lhs.operand), gathered(self.rhs.operand)
-        exact, rungs = self.contract.kind == "exact", 1 << _rungs.SUM
         tables = a.statistics, b.statistics
-        c = self.stages.ladder_sum(*operands, *tables, mine.rung, mine.tiles, c, rungs=rungs, exact=exact)
+        how = _ladder.last_rung(self.contract, self.k)
+        c = self.stages.ladder_sum(*operands, *tables, mine.rung, mine.tiles, c, rungs=1 << _rungs.SUM, **how)
         return self.of_shards.part(c)
 
 

@@ -198,7 +198,8 @@ def _rungs(contract: Contract, k: int) -> tuple[str, ...]:
     if contract.kind == "exact":
         return f"{first} where rows and columns fit exactly", "integer sums, correctly rounded"
     if contract.kind == "componentwise":
-        return f"{first}, certified", f"{contract.wide_modulus_count(k)} moduli, certified", "integer sums"
+        sums = "float64 sums in a fixed order" if contract.sum_group(k) else "integer sums"
+        return f"{first}, certified", f"{contract.wide_modulus_count(k)} moduli, certified", sums
     return ()
 
 

@@ -37,7 +37,7 @@ class Report:
             max abs(C - AB)_ij / (u (\\|A\\| \\|B\\|)_ij) for ``componentwise`` and ``exact``; None where the contract
             has no bound, or is not reproducible: k may be sharded then.
         rungs: int64[4], the outputs that each rung of a certified product gave: moduli, certified by coarse and by
-            fine magnitudes; more moduli; integer sums. None for other contracts.
+            fine magnitudes; more moduli; sums of products. None for other contracts.
         native_outputs: int64, outputs computed by XLA's own product.
         nonfinite_rows: int64, rows of the lhs that hold a NaN or an Inf, over the whole batch.
         nonfinite_columns: int64, columns of the rhs that do.
@@ -57,7 +57,7 @@ class Report:
             scale = "|A||B|" if self.contract.certified else "norm2(row) norm2(column)"
             parts.append(f"error at most {_largest(self.achieved, '.4g')} u {scale}")
         if self.rungs is not None:
-            names = ("coarse magnitudes", "fine magnitudes", "more moduli", "integer sums")
+            names = ("coarse magnitudes", "fine magnitudes", "more moduli", "sums of products")
             counts = [f"{_most(self.rungs[..., i])} by {name}" for i, name in enumerate(names)]
             parts.append("outputs " + " + ".join(counts))
         if self.contract.kind != "native":
@@ -95,7 +95,7 @@ def _report(lhs: Array, rhs: Array, dimension_numbers: _dimensions.DimensionNumb
         rung, worst, counts = certify(lhs, rhs, dimension_numbers, contract)
         rungs = jnp.stack([jnp.count_nonzero(rung == r).astype(jnp.int64) for r in _rungs.RUNGS])
         moduli = counts.max(initial=0)
-        achieved = _certified(worst.max(initial=0), rungs[-1] > 0, k, c)
+        achieved = _certified(worst.max(initial=0), rungs[-1] > 0, contract.sum_error_factor(k), c)
     else:
         parts = _field.of(lhs.dtype).parts
         achieved = _achieved(lhs, rhs, groups, parts * k, contract.modulus_count(k, lhs.dtype), c)
@@ -114,11 +114,11 @@ def _count_nonfinite(x: Array, groups: Groups) -> Array:
     return jnp.count_nonzero(~jnp.isfinite(x).all(groups.contract)).astype(jnp.int64)
 
 
-def _certified(worst: Array, summed: Array, k: int, c: float) -> Array:
-    """The bound of a certified contract: of the worst certificate, and of sums if there are any; at most ``c``."""
+def _certified(worst: Array, summed: Array, of_sums: float, c: float) -> Array:
+    """The bound of a certified contract: of the worst certificate, and ``of_sums`` if there are any; at most ``c``."""
     # Above the roundings of the float32 certificate, and the final rounding of an error.
     above = 1 + 2.0**-20
-    bound = 1 + jnp.maximum(worst.astype(jnp.float64) * above, jnp.where(summed, k * 2.0**-39 * above, 0.0))
+    bound = jnp.maximum(1 + worst.astype(jnp.float64) * above, jnp.where(summed, of_sums, 1.0))
     return jnp.minimum(bound, c)
 
 

@@ -11,7 +11,7 @@ from jax import Array
 
 UNDECIDED, COARSE, FINE, WIDE, SUM = range(5)
 """The rung that gives an output: 1 and 2 multiply modulo the first N1 moduli, certified by coarse and by
-fine magnitudes; 3 takes N2 moduli, 4 adds the products up as integers."""
+fine magnitudes; 3 takes N2 moduli, 4 adds the products up."""
 
 RUNGS = (COARSE, FINE, WIDE, SUM)
 

@@ -115,6 +115,7 @@ class Stages(ProductStages, Protocol):
         *,
         rungs: int,
         exact: bool,
+        group: int,
     ) -> Array: ...
 
 

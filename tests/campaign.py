@@ -20,7 +20,7 @@ import oracle
 from jax_ozaki import Contract
 
 M, N = 3, 4
-LENGTHS = (1, 6, 19, 44)
+LENGTHS = (1, 6, 19, 44, 601)
 CONTRACTS = (*map(Contract.componentwise, ("sqrt_k", "k", 1.5)), Contract.exact())
 
 

@@ -11,6 +11,7 @@ A row takes the scale of fewer moduli where that rounds few of its elements.
 
 import math
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 
@@ -182,6 +183,54 @@ def windowed_sum(row, column):
     return oracle.round_to_float64(total, top - 94)
 
 
+CHAIN = 8
+
+
+def chain_group(k, c):
+    """Chains of a group of the float64 sum, 0 where c has no room for its roundings."""
+    if k < 4:
+        return 0
+    group = max(2**i for i in range(32) if 4 * 4**i <= k)
+    roundings = CHAIN + group - 1 + math.ceil(math.ceil(k / CHAIN) / group) - 1
+    return group if roundings + Fraction(1, 2**20) <= c else 0
+
+
+def chain_sum(row, column, group):
+    """The float64 sum in its fixed order, None where it is not taken: it is small, or something has overflowed."""
+
+    def rounded(x):
+        y = oracle.round_to_float64(*integer_and_exponent(x))
+        if math.isinf(y):
+            raise OverflowError
+        return Fraction(y)
+
+    terms = [Fraction(x) * Fraction(y) for x, y in zip(row.tolist(), column.tolist(), strict=True)]
+    chains = [terms[i : i + CHAIN] for i in range(0, len(terms), CHAIN)]
+    groups = [chains[i : i + group] for i in range(0, len(chains), group)]
+
+    def add(terms):
+        return reduce(lambda total, x: rounded(total + x), terms, Fraction(0))
+
+    try:
+        total = add(add(add(chain) for chain in of_group) for of_group in groups)
+    except OverflowError:
+        return None
+    return float(total) if abs(total) >= Fraction(1, 2**960) else None
+
+
+def integer_and_exponent(x):
+    """x = integer 2^exponent, for a sum of products of float64 values."""
+    exponent = -(x.denominator.bit_length() - 1)
+    return x.numerator, exponent
+
+
+def last_sum(row, column, c):
+    """An output of the last rung under componentwise(c)."""
+    group = chain_group(len(row), c)
+    total = chain_sum(row, column, group) if group else None
+    return windowed_sum(row, column) if total is None else total
+
+
 def correctly_rounded(a, b):
     """The true product of finite operands."""
     x = oracle.integers(a) @ oracle.integers(b)
@@ -194,7 +243,7 @@ def product(a, b, c, n1):
     result, wide = oracle.scaled_product(a, b, *next(first_scales(a, b, c, n1))), oracle.product(a, b, wide_count(n1))
     result = np.where(rung == 3, wide, result)
     for i, j in np.argwhere(rung == 4):
-        result[i, j] = windowed_sum(a[i], b[:, j])
+        result[i, j] = last_sum(a[i], b[:, j], c)
     return result, rung
 
 

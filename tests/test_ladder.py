@@ -309,7 +309,7 @@ def test_reports_of_batches():
     np.testing.assert_array_equal(whole.rungs, mapped.rungs.sum(0))
     assert whole.achieved == mapped.achieved.max()
     assert whole.moduli == mapped.moduli.max()
-    assert f"{int(whole.rungs[3])} by integer sums" in str(whole)
+    assert f"{int(whole.rungs[3])} by sums of products" in str(whole)
 
 
 def test_a_slice_of_the_campaign(capsys):
@@ -317,6 +317,8 @@ def test_a_slice_of_the_campaign(capsys):
     count, violations = campaign.campaign(1300, seed=1, batch=50, lengths=(19,), contracts=(DEFAULT, Contract.exact()))
     assert count >= 1300
     assert violations == 0
+    long_sums = campaign.campaign(52, seed=2, batch=4, lengths=(601,), contracts=(DEFAULT,))
+    assert long_sums == (52, 0)
     assert "A D, D^-1 B" in capsys.readouterr().out
 
 
@@ -373,7 +375,7 @@ def test_explain():
 
 
 def test_the_smallest_c_of_sums():
-    """The last rung alone: a relative error of k 2^-39 u at most, and it is reported."""
+    """Sums of integers alone: a relative error of k 2^-39 u at most, and it is reported."""
     a = np.array([[1, 2.0**-100, 2.0**-400]])
     b = np.array([[2.0**-500, 2.0**100, 2.0**399]]).T
     c, report = jo.matmul(a, b, contract=DEFAULT, return_report=True)

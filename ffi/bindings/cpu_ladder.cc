@@ -159,7 +159,7 @@ ffi::Error sum_handler(ffi::ThreadPool pool, F64 a, F64 b, S64 stats_a, S64 stat
   if (checks.ok())
     ladder_sum({a.typed_data(), layouts.a}, {b.typed_data(), layouts.b}, stats_a.typed_data(),
                stats_b.typed_data(), selection(rung, tiles, layouts, attributes.rungs),
-               attributes.exact != 0, c->typed_data(), scheduler(pool));
+               attributes.exact != 0, attributes.group, c->typed_data(), scheduler(pool));
   return checks.error();
 }
 

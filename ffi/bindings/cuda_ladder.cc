@@ -168,7 +168,7 @@ ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, S64 stats_a, S64 stats
     return launch_ladder_sum(
         {a.typed_data(), b.typed_data(), layouts.a, layouts.b, stats_a.typed_data(),
          stats_b.typed_data(), rung.typed_data(), flagged_tiles(tiles, attributes.rungs),
-         attributes.exact != 0, c->typed_data()},
+         attributes.exact != 0, attributes.group, c->typed_data()},
         stream);
   });
 }

@@ -67,7 +67,8 @@ struct LadderCombineAttributes {
 
 struct LadderSumAttributes {
   int64_t rungs;
-  int64_t exact;  // correctly rounded, else within k 2^-92 |A||B| before the rounding
+  int64_t exact;  // correctly rounded
+  int64_t group;  // chains in a group of common/chains.h; 0 where integers are added up
   int64_t k;
   int64_t a_stride_b, a_stride_r, a_stride_k;
   int64_t b_stride_b, b_stride_r, b_stride_k;
@@ -101,7 +102,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderCombineAttributes,
                                       StructMember<int64_t>("moduli"), StructMember<int64_t>("k"),
                                       OZAKI_STRIDE_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderSumAttributes, StructMember<int64_t>("rungs"),
-                                      StructMember<int64_t>("exact"), StructMember<int64_t>("k"),
+                                      StructMember<int64_t>("exact"), StructMember<int64_t>("group"),
+                                      StructMember<int64_t>("k"),
                                       OZAKI_STRIDE_MEMBERS);
 
 namespace ozaki {
@@ -461,6 +463,9 @@ inline Checks check_ladder_sum(const F64& a, const F64& b, const S64& stats_a, c
   checks.shape("stats_a", stats_a.dimensions(), {layouts.a.batch, layouts.a.rows, kStatsFields});
   checks.shape("stats_b", stats_b.dimensions(), {layouts.b.batch, layouts.b.rows, kStatsFields});
   check_rung_map(checks, rung, tiles, layouts);
+  const int64_t group = attributes.group;
+  checks.require(group == 0 || (group > 0 && (group & (group - 1)) == 0 && attributes.exact == 0),
+                 "a group is no power of two, or its sums are to be exact");
   checks.require(earlier.untyped_data() == c.untyped_data(),
                  "the earlier c is not the buffer of the result");
   return checks;

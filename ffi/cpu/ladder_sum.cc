@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "common/accumulate.h"
+#include "common/chains.h"
 #include "common/occupancy.h"
+#include "cpu/chain_sum.h"
 #include "cpu/simd.h"
 
 namespace ozaki {
@@ -74,8 +76,10 @@ uint64_t superaccumulate(const Operand& lhs, const Operand& rhs, int64_t b, int6
 }  // namespace
 
 void ladder_sum(const Operand& lhs, const Operand& rhs, const int64_t* lhs_stats,
-                const int64_t* rhs_stats, const Selection& selection, bool exact, double* c,
-                const Scheduler& scheduler) {
+                const int64_t* rhs_stats, const Selection& selection, bool exact, int64_t group,
+                double* c, const Scheduler& scheduler) {
+  // Of sums in float64 it gives what they leave.
+  if (group > 0) chain_sum(lhs, rhs, lhs_stats, rhs_stats, selection, group, c, scheduler);
   const int64_t m = lhs.layout.rows, n = rhs.layout.rows, k = lhs.layout.k;
   const int64_t row_tiles = tiles_of(m), column_tiles = tiles_of(n);
   parallel_for(scheduler, lhs.layout.batch * row_tiles * column_tiles, [&](int64_t task) {
@@ -90,7 +94,8 @@ void ladder_sum(const Operand& lhs, const Operand& rhs, const int64_t* lhs_stats
     const auto for_selected = [&](const auto& visit) {
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t l = 0; l < columns; ++l)
-          if (selection.flagged.holds(selection.rung[(b * m + row + r) * padded(n) + column + l]))
+          if (selection.flagged.holds(selection.rung[(b * m + row + r) * padded(n) + column + l]) &&
+              (group == 0 || load_bits(c + (b * m + row + r) * n + column + l) == kLeftToWindow))
             visit(r, l);
     };
     bool row_needed[kTile] = {}, column_needed[kTile] = {};

@@ -61,7 +61,7 @@ OZAKI_TARGET void reduce(const uint32_t* acc, int64_t count, const Modulus& modu
   reduce_plain(acc, count, modulus, weights, v);
 }
 
-bool supported() { return __builtin_cpu_supports("avx2"); }
+bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 }  // namespace
 

@@ -18,7 +18,7 @@ inline Simd simd() {
 
 #if defined(__x86_64__)
 template <typename Kernel, typename... Args>
-__attribute__((target("avx2"))) void run_avx2(Args... args) {
+__attribute__((target("avx2,fma"))) void run_avx2(Args... args) {
   Kernel::run(args...);
 }
 
@@ -28,8 +28,8 @@ __attribute__((target("avx512f,avx512bw,avx512vl"))) void run_avx512(Args... arg
 }
 #endif
 
-// Kernel::run(args...) is integer code that the compiler vectorises: always inlined, so that each
-// version of it is compiled for its own instruction set, all with the same results.
+// Kernel::run(args...) is code of integers and FMAs that the compiler vectorises: always inlined, so
+// that each version of it is compiled for its own instruction set, all with the same results.
 template <typename Kernel, typename... Args>
 void run_simd(Args... args) {
 #if defined(__x86_64__)

@@ -1,8 +1,10 @@
 #include <algorithm>
 
+#include "chain_sum.h"
 #include "common/accumulate.h"
+#include "common/chains.h"
 #include "device.h"
-#include "ladder_sum.h"
+#include "flagged_walk.cuh"
 
 namespace ozaki {
 namespace {
@@ -46,7 +48,6 @@ struct Shared {
   unsigned long long digits[kWarps][kDigits];
   uint16_t listed[kBlock * kBlock];
   int count;
-  uint32_t flagged[kWarps];
 };
 
 // The rows of a stage from an operand: those of the lhs, columns of the rhs. Zeros elsewhere.
@@ -282,9 +283,12 @@ __device__ __forceinline__ void process(const LadderSum& args, const Block& bloc
     const uint32_t rungs = *reinterpret_cast<const uint32_t*>(block.rung + (row + i) * np + column);
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
-      const bool of_block = column + j < block.columns;
-      wanted |= (of_block ? args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1 : 0)
-                << (i * kOwn + j);
+      const bool of_rung = column + j < block.columns &&
+                           (args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1) != 0;
+      // Of sums in float64 the window gives what they leave.
+      const bool open = of_rung && (args.group == 0 ||
+                                    block.c[(row + i) * n + column + j] == kLeftToWindow);
+      wanted |= static_cast<uint32_t>(open) << (i * kOwn + j);
     }
   }
   __syncthreads();  // the block before has left the shared memory
@@ -331,24 +335,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
   const int64_t tiles_m = args.flagged.tiles_m, tiles_n = args.flagged.tiles_n;
   const int64_t blocks = args.a_layout.batch * tiles_m * tiles_n * kBlocksPerTile;
-  // A CTA looks at kThreads of its blocks at once, then takes the flagged ones in turn.
-  for (int64_t first = 0; first * gridDim.x < blocks; first += kThreads) {
-    const int64_t own = (first + threadIdx.x) * gridDim.x + blockIdx.x;
-    const bool found =
-        own < blocks && (args.flagged.rungs[own / kBlocksPerTile] & args.flagged.wanted) != 0;
-    const uint32_t of_warp = __ballot_sync(~0u, found);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared.flagged[threadIdx.x / 32] = of_warp;
-    __syncthreads();
-    for (int w = 0; w < kWarps; ++w) {
-      for (uint32_t rest = shared.flagged[w]; rest != 0; rest &= rest - 1) {
-        const int64_t index = (first + w * 32 + __ffs(rest) - 1) * gridDim.x + blockIdx.x;
+  for_flagged<kThreads>(
+      blocks,
+      [&](int64_t index) {
+        return (args.flagged.rungs[index / kBlocksPerTile] & args.flagged.wanted) != 0;
+      },
+      [&](int64_t index) {
         const int64_t tile = index / kBlocksPerTile, row_tile = tile / tiles_n;
         const int part = static_cast<int>(index % kBlocksPerTile);
         const int64_t batch = row_tile / tiles_m;
         const int64_t i = (row_tile - batch * tiles_m) * kTile + part / 2 * kBlock;
         const int64_t j = (tile - row_tile * tiles_n) * kTile + part % 2 * kBlock;
-        if (i >= m || j >= n) continue;
+        if (i >= m || j >= n) return;
         const Block block = {
             reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0),
             reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0),
@@ -357,14 +355,13 @@ __global__ void __launch_bounds__(kThreads, 2)
             static_cast<int>(min(int64_t{kBlock}, m - i)),
             static_cast<int>(min(int64_t{kBlock}, n - j))};
         process<kExact>(args, block, np, shared);
-      }
-    }
-  }
+      });
 }
 
 }  // namespace
 
 Status launch_ladder_sum(const LadderSum& sum, cudaStream_t stream) {
+  if (sum.group > 0) OZAKI_RETURN_IF_ERROR(launch_chain_sum(sum, stream));
   const auto kernel = sum.exact ? ladder_sum_kernel<true> : ladder_sum_kernel<false>;
   int64_t ctas = 0;
   OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, 0, &ctas));

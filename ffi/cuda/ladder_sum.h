@@ -1,4 +1,4 @@
-// The last rung of the ladder: outputs as integer sums of their products, common/accumulate.h.
+// The last rung of the ladder: outputs as sums of their products, common/accumulate.h and chains.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +18,7 @@ struct LadderSum {
   const uint8_t* rung;               // [batch, m, np]
   FlaggedTiles flagged;              // by the rungs whose outputs are written
   bool exact;                        // correctly rounded
+  int64_t group;                     // chains in a group, or 0: integers are added up
   double* c;                         // [batch, m, n]: other outputs keep what they hold
 };
 

@@ -1,13 +1,17 @@
 // The arithmetic of certified products: planes, magnitude products by every instruction set, and
 // sums of products against 128-bit integers.
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "check.h"
 #include "common/accumulate.h"
+#include "common/chains.h"
+#include "common/occupancy.h"
 #include "common/planes.h"
+#include "cpu/chain_sum.h"
 #include "cpu/mma_kernels.h"
 
 using namespace ozaki;
@@ -107,6 +111,57 @@ static void test_range() {
   CHECK(product({{large, 1}, {-large, 1}}) == 0, "zero");
 }
 
+// Sums of chains on a thread that rounds up and, where that can be asked for, flushes subnormals.
+static void test_chains() {
+  const int64_t m = 3, n = 2, k = 1100, group = 16;
+  std::vector<double> a(m * k), b(n * k), c(m * n);
+  for (double& x : a) x = std::ldexp(random_bits(53), static_cast<int>(rng() % 900) - 1000);
+  for (double& x : b) x = std::ldexp(random_bits(53), static_cast<int>(rng() % 40) - 60);
+  a[0] = std::ldexp(3, -1073), b[0] = std::ldexp(1, 1000);  // a product of a subnormal
+  std::fill_n(a.begin() + k, k, 0.0);                       // half a place, and a subnormal above
+  for (int64_t h = 0; h < k; ++h) b[k + h] = 1;
+  a[k] = std::ldexp(1, -960), a[k + 8] = std::ldexp(1, -1013), a[k + 9] = std::ldexp(1, -1060);
+  std::fill_n(a.begin() + 2 * k, k, 0.0);
+  std::vector<double> expected;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double total = 0, of_group = 0;
+      for (int64_t h = 0; h < k; h += kChain) {
+        double chain = 0;
+        for (int64_t e = h; e < std::min(k, h + kChain); ++e)
+          chain = std::fma(a[i * k + e], b[j * k + e], chain);
+        if (h % (group * kChain) == 0) total += of_group, of_group = 0;
+        of_group += chain;
+      }
+      expected.push_back(total + of_group);
+    }
+  CHECK(expected[3] == std::ldexp(1, -960) + std::ldexp(1, -1012), "above a tie");
+
+  const std::vector<int64_t> stats(m * kStatsFields, -1);  // every part may be occupied
+  const std::vector<uint8_t> rung(m * padded(n), 4), tiles(1, 1 << 4);
+  const Layout rows = {1, m, k, 0, k, 1}, columns = {1, n, k, 0, k, 1};
+  const Selection selection = {rung.data(), {tiles.data(), m, n, 1 << 4}};
+  std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+  const unsigned control = __builtin_ia32_stmxcsr() | 0x8040;
+  __builtin_ia32_ldmxcsr(control);
+#endif
+  chain_sum({a.data(), rows}, {b.data(), columns}, stats.data(), stats.data(), selection, group,
+            c.data(), Scheduler());
+#if defined(__x86_64__)
+  const unsigned after = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(control & ~0x8040u);
+  CHECK((after & 0xffc0) == (control & 0xffc0), "%x, was %x", after, control);
+#endif
+  CHECK(std::fegetround() == FE_UPWARD, "the rounding is restored");
+  std::fesetround(FE_TONEAREST);
+  for (int64_t i = 0; i < m * n; ++i) {
+    const uint64_t bits = to_bits(expected[i]), found = to_bits(c[i]);
+    CHECK(found == (is_taken(bits) ? bits : kLeftToWindow), "%" PRId64 ": %a expected %a", i, c[i],
+          expected[i]);
+  }
+}
+
 int main() {
   test_planes();
   for (const int64_t m : {1, 17, 70})
@@ -116,5 +171,6 @@ int main() {
   test_magnitude(300, 400, 33, false);  // several tiles
   test_sums();
   test_range();
+  test_chains();
   return result("ladder");
 }

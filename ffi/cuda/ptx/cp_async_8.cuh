@@ -10,4 +10,11 @@ __device__ __forceinline__ void cp_async_8(uint32_t destination, const void* sou
                : "memory");
 }
 
+// Writes 8 bytes at `destination`: those at `source`, or zeros when not `valid`.
+__device__ __forceinline__ void cp_async_8(uint32_t destination, const void* source, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination), "l"(source),
+               "r"(valid ? 8 : 0)
+               : "memory");
+}
+
 }  // namespace ozaki::ptx

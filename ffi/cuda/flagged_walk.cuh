@@ -1,0 +1,28 @@
+// The flagged ones of many pieces of work, spread over the CTAs of a launch.
+#pragma once
+
+#include <cstdint>
+
+namespace ozaki {
+
+// visit(index) for every index < count of this CTA where flagged(index). All threads of a CTA of
+// kThreads call it; visit() is called by all. A thread looks at one index at a time.
+template <int kThreads, typename Flagged, typename Visit>
+__device__ __forceinline__ void for_flagged(int64_t count, const Flagged& flagged,
+                                            const Visit& visit) {
+  __shared__ uint32_t found[kThreads / 32];
+  for (int64_t first = 0; first * gridDim.x < count; first += kThreads) {
+    const int64_t own = (first + threadIdx.x) * gridDim.x + blockIdx.x;
+    const uint32_t of_warp = __ballot_sync(~0u, own < count && flagged(own));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    for (int w = 0; w < kThreads / 32; ++w) {
+      for (uint32_t rest = found[w]; rest != 0; rest &= rest - 1) {
+        visit((first + w * 32 + __ffs(rest) - 1) * gridDim.x + blockIdx.x);
+      }
+    }
+  }
+}
+
+}  // namespace ozaki
