@@ -1,32 +1,22 @@
 """The last rung as a float64 sum in one fixed order: its definition, its bound and what it leaves to integers."""
 
 from fractions import Fraction
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import jax_ozaki as jo
 import ladder_oracle
 import oracle
 from jax_ozaki import Contract, _chain_reference, _chains, _ladder_reference, _rungs, _stages
-from jax_ozaki._operand import Operand
+from last_rung import adversarial, sums
+from meshes import mesh, run
 from oracle import assert_same_bits
 
 HANDLERS = _stages.Handlers(lambda operand: 0)
 DEFAULT = Contract.componentwise()
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def last_rung(stages, group, orders, a, b, rung):
-    """The sums of every output with rung 4, and 7 elsewhere."""
-    sides = [Operand(x, order) for x, order in zip((a, b), orders, strict=True)]
-    tables = [stages.stats(x, 15)[1] for x in sides]
-    m, n = (x.rows for x in sides)
-    found = _ladder_reference.rung_map(rung)
-    c = jax.numpy.full((rung.shape[0], m, n), 7.0)
-    return stages.ladder_sum(*sides, *tables, found.rung, found.tiles, c, rungs=1 << _rungs.SUM, exact=False, group=group)
 
 
 def test_the_order_has_room_in_the_contract():
@@ -69,23 +59,6 @@ def test_fma_rounds_once():
             assert found[i] == expected, [v[i].hex() for v in operands]
 
 
-def adversarial(rng, m, k, n):
-    """Rows a[m, k] and columns b[n, k]: D over +-512, rows that overflow, underflow and cancel, exactly or almost."""
-    powers = rng.integers(-512, 513, k)
-    a, b = np.ldexp(rng.standard_normal((m, k)), powers), np.ldexp(rng.standard_normal((n, k)), -powers)
-    a[1] = np.ldexp(rng.standard_normal(k), rng.integers(480, 505, k))
-    b[1] = np.ldexp(rng.standard_normal(k), rng.integers(480, 520, k))
-    a[2] = np.ldexp(rng.standard_normal(k), rng.integers(-560, -460, k))
-    b[2] = np.ldexp(rng.standard_normal(k), rng.integers(-520, -490, k))
-    half = k // 2
-    a[3, half : 2 * half], b[:, half : 2 * half] = -a[3, :half], b[:, :half]  # row 3: zero, but for an odd k
-    a[4, half : 2 * half] = -a[4, :half] * (1 + 2.0**-52 * rng.integers(-1, 2, half))
-    a[5] = np.where(rng.random(k) < 0.7, np.copysign(0, rng.standard_normal(k)), a[5])
-    b[3] = np.ldexp(rng.integers(-(2**50), 2**50, k).astype(float), -1074)
-    a[5, ::3] = np.ldexp(rng.standard_normal(a[5, ::3].shape), rng.integers(900, 1000, a[5, ::3].shape))
-    return a, b
-
-
 @pytest.mark.parametrize("k", [4, 9, 65, 530, 1300])
 def test_handlers_reference_and_oracle_agree(k):
     rng = np.random.default_rng(k)
@@ -101,8 +74,8 @@ def test_handlers_reference_and_oracle_agree(k):
         expected[0, i, j] = ladder_oracle.windowed_sum(a[i], b[j]) if total is None else total
     assert left > 2
     for stages in (HANDLERS, _ladder_reference):
-        assert_same_bits(last_rung(stages, group, ("brk", "brk"), a[None], b[None], rung), expected, str(stages))
-    strided = last_rung(HANDLERS, group, ("bkr", "bkr"), a.T[None].copy(), b.T[None].copy(), rung)
+        assert_same_bits(sums(stages, group, ("brk", "brk"), a[None], b[None], rung), expected, str(stages))
+    strided = sums(HANDLERS, group, ("bkr", "bkr"), a.T[None].copy(), b.T[None].copy(), rung)
     assert_same_bits(strided, expected, "strided")
 
 
@@ -114,7 +87,7 @@ def test_tiles_and_parts_without_nonzeros():
     a = np.where(along <= rows + 200, rng.standard_normal((m, k)), 0)
     b = np.where(along >= columns, rng.standard_normal((n, k)), -0.0)
     rung = np.where(rng.random((1, m, n)) < 0.2, _rungs.SUM, 1).astype(np.uint8)
-    c = np.asarray(last_rung(HANDLERS, _chains.group(k), ("brk", "bkr"), a[None], b.T[None].copy(), rung))[0]
+    c = np.asarray(sums(HANDLERS, _chains.group(k), ("brk", "bkr"), a[None], b.T[None].copy(), rung))[0]
     assert (c[rung[0] == 1] == 7).all()
     whole = np.flatnonzero(rung[0] == _rungs.SUM)
     for i, j in zip(*np.unravel_index(whole[:: len(whole) // 40], (m, n)), strict=True):
@@ -145,6 +118,18 @@ def test_products_keep_the_contract(k, c):
     assert (rung == 4).all()
     assert_same_bits(found, expected)
     assert_same_bits(jo.matmul(b.T, a.T, contract=contract).T, found, "transposed")
+
+
+@pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")], ids=str)
+def test_shards_of_k_are_added_in_its_order(axes):
+    rng = np.random.default_rng(8)
+    m, k, n = 5, 520, 6
+    powers = rng.integers(-500, 501, k)
+    a, b = np.ldexp(rng.standard_normal((m, k)), powers), np.ldexp(rng.standard_normal((k, n)), -powers[:, None])
+    assert jo.matmul(a, b, return_report=True)[1].rungs.tolist() == [0, 0, 0, m * n]
+    c, text = run(jo.matmul, mesh(x=2, y=2), (P(None, axes), P(axes)), (a, b))
+    assert "all-gather" in text
+    assert_same_bits(c, jo.matmul(a, b))
 
 
 def test_texts_name_the_sums():

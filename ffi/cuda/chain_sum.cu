@@ -7,50 +7,45 @@
 #include "flagged_walk.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
+#include "ptx/mma_f64.cuh"
 
 namespace ozaki {
 namespace {
 
-#ifndef CHAIN_TM
-#define CHAIN_TM 8
-#endif
 #ifndef CHAIN_STAGES
 #define CHAIN_STAGES 3
 #endif
 #ifndef CHAIN_DEPTH
 #define CHAIN_DEPTH 16
 #endif
-#ifndef CHAIN_CTAS
-#define CHAIN_CTAS 1
-#endif
-// A CTA sums a block of outputs, a thread kOwnRows x kOwnColumns of them.
-constexpr int kThreads = 256, kWarps = kThreads / 32, kSide = 16;
-constexpr int kOwnRows = CHAIN_TM, kOwnColumns = 4;
-constexpr int kRows = kSide * kOwnRows, kColumns = kSide * kOwnColumns;
+// A CTA sums a block of outputs, a warp a part of it in tiles of 8 x 8.
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kTiles = 4, kWarpsAlongRows = 4, kWarpsAlongColumns = 2, kSide = 8 * kTiles;
+constexpr int kRows = kWarpsAlongRows * kSide, kColumns = kWarpsAlongColumns * kSide;
 constexpr int kDepth = CHAIN_DEPTH, kStages = CHAIN_STAGES;
-static_assert(kSide * kSide == kThreads && kTile % kRows == 0 && kTile % kColumns == 0);
-static_assert(kDepth % kChain == 0);
+static_assert(kWarpsAlongRows * kWarpsAlongColumns == kWarps);
+static_assert(kTile % kRows == 0 && kTile % kColumns == 0 && kDepth % kChain == 0);
+constexpr int kPad = 4;  // elements: four lanes of each of four k have different banks
 
-// Few outputs of a block are listed, and summed a warp each: kFewColumns neighbouring columns are
-// shared by kFewRows outputs at a time, a lane has a chain.
+// Few outputs of a block are listed, and summed four lanes each, a chain a lane.
 constexpr int kFew = 256, kListed = 2 * kFew;
+constexpr int kFewLanes = 4, kFewDepth = kFewLanes * kChain, kFewRows = kThreads / kFewLanes;
 #ifndef FEW_STAGES
-#define FEW_STAGES 2
+#define FEW_STAGES 3
 #endif
 constexpr int kFewStages = FEW_STAGES;
-constexpr int kFewColumns = 8, kFewRows = 2 * kWarps, kFewDepth = 32 * kChain;
-static_assert(kFewDepth == kThreads && kColumns % kFewColumns == 0);
+static_assert(kFewDepth == 32 && kColumns % 32 == 0);
 
 // A unit of work: kColumns columns and up to so many blocks of rows.
 constexpr int kMaxSpan = 4;
 static_assert(kMaxSpan * kRows * kColumns <= 1 << 16);
 
 struct Stage {
-  double a[kDepth][kRows + 2], b[kDepth][kColumns + 2];
+  double a[kDepth][kRows + kPad], b[kDepth][kColumns + kPad];
 };
 
 struct FewStage {
-  double columns[kFewColumns][kFewDepth + 4], rows[kFewRows][kFewDepth];
+  double columns[kColumns][kFewDepth], rows[kFewRows][kFewDepth];
 };
 
 struct Shared {
@@ -58,9 +53,9 @@ struct Shared {
     Stage dense[kStages];
     FewStage few[kFewStages];
   };
-  uint16_t listed[kListed], chosen[kListed];
-  int count, chosen_count;
-  unsigned long long occupied[2];
+  uint16_t listed[kListed];
+  int listed_count, block_count;
+  unsigned long long occupied[2], needed;
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -115,32 +110,19 @@ __device__ __forceinline__ uint64_t occupied_by(const int64_t* row, const int64_
 // kRowCount rows of an operand, kDepth elements of each, to stage[h][row]; zeros elsewhere.
 template <int kRowCount>
 __device__ __forceinline__ void load_stage(const double* x, const Layout& layout, int rows,
-                                           int64_t first, double (&stage)[kDepth][kRowCount + 2]) {
+                                           int64_t first,
+                                           double (&stage)[kDepth][kRowCount + kPad]) {
   const bool contiguous = layout.stride_k == 1;
   const uint32_t target = shared_address(stage);
 #pragma unroll
   for (int i = 0; i < kRowCount * kDepth / kThreads; ++i) {
     const int index = i * kThreads + threadIdx.x;
-    const int row = contiguous ? index / kDepth : index % kRowCount;
-    const int h = contiguous ? index % kDepth : index / kRowCount;
+    // Runs of eight elements of four rows, or of all rows of an element.
+    const int row = contiguous ? index / 32 / (kDepth / 8) * 4 + index % 32 / 8 : index % kRowCount;
+    const int h = contiguous ? index / 32 % (kDepth / 8) * 8 + index % 8 : index / kRowCount;
     const bool inside = row < rows && first + h < layout.k;
-    ptx::cp_async_8(target + (h * (kRowCount + 2) + row) * sizeof(double),
+    ptx::cp_async_8(target + (h * (kRowCount + kPad) + row) * sizeof(double),
                     inside ? x + row * layout.stride_r + (first + h) * layout.stride_k : x, inside);
-  }
-}
-
-// Where a thread's rows, or columns, are in a block: pairs, one in every 2 kSide.
-__device__ __forceinline__ int place(int of_thread, int i) {
-  return i / 2 * (2 * kSide) + 2 * of_thread + i % 2;
-}
-
-template <int kOwn>
-__device__ __forceinline__ void load_own(const double* row, int of_thread, double (&own)[kOwn]) {
-#pragma unroll
-  for (int i = 0; i < kOwn; i += 2) {
-    const double2 pair = *reinterpret_cast<const double2*>(row + place(of_thread, i));
-    own[i] = pair.x;
-    own[i + 1] = pair.y;
   }
 }
 
@@ -149,11 +131,25 @@ __device__ __forceinline__ void store(double sum, double* target) {
   *target = is_taken(bits) ? sum : __longlong_as_double(kLeftToWindow);
 }
 
+using Accumulators = double[kTiles][kTiles][2];
+
+__device__ __forceinline__ void add(Accumulators& sum, const Accumulators& other) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      sum[i][j][0] = __dadd_rn(sum[i][j][0], other[i][j][0]);
+      sum[i][j][1] = __dadd_rn(sum[i][j][1], other[i][j][1]);
+    }
+  }
+}
+
 // All outputs of a block; those wanted are stored.
 __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& block, int64_t np,
                                           Shared& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int own_row = warp / 2 * 4 + lane / 8, own_column = warp % 2 * 8 + lane % 8;
+  const int own_row = warp / kWarpsAlongColumns * kSide + lane / 4;
+  const int first_column = warp % kWarpsAlongColumns * kSide;
   const int64_t k = args.a_layout.k, n = args.b_layout.rows;
   static_assert(kRows <= kThreads && kColumns <= kThreads);
   const int self = threadIdx.x;
@@ -161,18 +157,6 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
       occupied_by(self < block.rows ? block.a_stats + self * kStatsFields : nullptr,
                   self < block.columns ? block.b_stats + self * kStatsFields : nullptr, shared);
   const Pieces<kDepth> pieces = {occupied, args.log2_part, k};
-
-  double sum[kOwnRows][kOwnColumns] = {}, of_group[kOwnRows][kOwnColumns] = {};
-  const auto end_group = [&] {
-#pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOwnColumns; ++j) {
-        sum[i][j] = __dadd_rn(sum[i][j], of_group[i][j]);
-        of_group[i][j] = 0;
-      }
-    }
-  };
 
   int64_t requested = pieces.from(0), first = requested;
   const auto request = [&](int stage) {
@@ -185,6 +169,8 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
   };
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) request(s);
+
+  Accumulators sum = {}, of_group = {};
   int64_t group = 0;
   for (int stage = 0; first < k; first = pieces.from(first + kDepth)) {
     ptx::cp_async_wait<kStages - 2>();
@@ -195,175 +181,174 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
     for (int chain = 0; chain < kDepth; chain += kChain) {
       const int64_t of = (first + chain) / kChain >> args.log2_group;
       if (of != group) {
-        end_group();
+        add(sum, of_group);
+        memset(of_group, 0, sizeof of_group);
         group = of;
       }
-      double acc[kOwnRows][kOwnColumns];
+      Accumulators acc;
+#ifdef CHAIN_K8
+      double a[kTiles / 2][4], b[kTiles][2];
 #pragma unroll
-      for (int e = 0; e < kChain; ++e) {
-        double a[kOwnRows], b[kOwnColumns];
-        load_own(now.a[chain + e], own_row, a);
-        load_own(now.b[chain + e], own_column, b);
+      for (int i = 0; i < kTiles / 2; ++i) {
 #pragma unroll
-        for (int i = 0; i < kOwnRows; ++i) {
+        for (int q = 0; q < 4; ++q) a[i][q] = now.a[chain + q / 2 * 4 + lane % 4][own_row + 16 * i + q % 2 * 8];
+      }
 #pragma unroll
-          for (int j = 0; j < kOwnColumns; ++j) {
-            acc[i][j] = e == 0 ? __dmul_rn(a[i], b[j]) : __fma_rn(a[i], b[j], acc[i][j]);
+      for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+        for (int q = 0; q < 2; ++q) b[j][q] = now.b[chain + q * 4 + lane % 4][first_column + lane / 4 + 8 * j];
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles / 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8(acc[2 * i][j], acc[2 * i + 1][j], a[i], b[j]);
+      }
+#else
+#pragma unroll
+      for (int e = 0; e < kChain; e += 4) {
+        double a[kTiles], b[kTiles];
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          a[i] = now.a[chain + e + lane % 4][own_row + 8 * i];
+          b[i] = now.b[chain + e + lane % 4][first_column + lane / 4 + 8 * i];
+        }
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) {
+            ptx::mma_m8n8k4(acc[i][j], a[i], b[j], e == 0 ? 0.0 : acc[i][j][0],
+                            e == 0 ? 0.0 : acc[i][j][1]);
           }
         }
       }
-#pragma unroll
-      for (int i = 0; i < kOwnRows; ++i) {
-#pragma unroll
-        for (int j = 0; j < kOwnColumns; ++j) {
-          of_group[i][j] = __dadd_rn(of_group[i][j], acc[i][j]);
-        }
-      }
+#endif
+      add(of_group, acc);
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  end_group();
+  add(sum, of_group);
   ptx::cp_async_wait<0>();
 
 #pragma unroll
-  for (int i = 0; i < kOwnRows; ++i) {
-    const int row = place(own_row, i);
+  for (int i = 0; i < kTiles; ++i) {
+    const int row = own_row + 8 * i;
     if (row >= block.rows) continue;
 #pragma unroll
-    for (int j = 0; j < kOwnColumns; ++j) {
-      const int column = place(own_column, j);
-      if (column < block.columns &&
-          (args.flagged.wanted >> (block.rung[row * np + column] & 31) & 1) != 0) {
-        store(sum[i][j], block.c + row * n + column);
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const int column = first_column + 8 * j + lane % 4 * 2 + l;
+        if (column < block.columns &&
+            (args.flagged.wanted >> (block.rung[row * np + column] & 31) & 1) != 0) {
+          store(sum[i][j][l], block.c + row * n + column);
+        }
       }
     }
   }
 }
 
-// Where element h of a row of kFewDepth is: a lane's chain is four pairs, and eight lanes read
-// pairs from all banks.
-__device__ __forceinline__ int pair_of(int chain, int pair) {
-  return chain * (kChain / 2) + (pair ^ (chain >> 1 & 3));
+// Where a pair of elements of a chain is among those of a row: eight lanes that read a pair of four
+// chains of two rows use all banks, and few of 16 lanes that write the same element of 16 rows share
+// one.
+__device__ __forceinline__ int place(int row, int chain, int pair) {
+  const int turn = (row & 12) | (row & 1) << 1 | (row >> 1 & 1);
+  return (chain * (kChain / 2) + (pair ^ chain >> 1)) ^ turn;
 }
-__device__ __forceinline__ int place_of(int h) {
-  return 2 * pair_of(h / kChain, h % kChain / 2) + h % 2;
+__device__ __forceinline__ double* place(double (&row)[kFewDepth], int index, int h) {
+  return row + 2 * place(index, h / kChain, h % kChain / 2) + h % 2;
 }
 
-// Up to kFewRows chosen outputs of kFewColumns columns, two a warp. `unit` is their rows, columns.
-__device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit, int first_chosen,
-                                        int count, int first_column, Shared& shared) {
+// Up to kFewRows outputs of a unit.
+__device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
+                                        const uint16_t* outputs, int count, Shared& shared) {
   const int64_t k = args.a_layout.k, n = args.b_layout.rows;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint16_t* chosen = shared.chosen + first_chosen;
-  const int self = threadIdx.x;
-  const bool has_row = self < count;
-  const bool has_column = self < kFewColumns && first_column + self < unit.columns;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, self = threadIdx.x;
+  const bool contiguous = args.b_layout.stride_k == 1;
+
   const uint64_t occupied = occupied_by(
-      has_row ? unit.a_stats + chosen[self] / kColumns * kStatsFields : nullptr,
-      has_column ? unit.b_stats + (first_column + self) * kStatsFields : nullptr, shared);
+      self < count ? unit.a_stats + outputs[self] / kColumns * kStatsFields : nullptr,
+      self < count ? unit.b_stats + outputs[self] % kColumns * kStatsFields : nullptr, shared);
+  if (self == 0) shared.needed = 0;
+  __syncthreads();
+  if (self < count) atomicOr(&shared.needed, 1ull << outputs[self] % kColumns);
+  __syncthreads();
+  const uint64_t needed = shared.needed;
   const Pieces<kFewDepth> pieces = {occupied, args.log2_part, k};
 
-  const auto request = [&](FewStage& stage, int64_t first) {
-    if (first < k) {
-      const bool contiguous = args.b_layout.stride_k == 1;
+  int64_t requested = pieces.from(0), first = requested;
+  const auto request = [&](FewStage& stage) {
+    if (requested < k) {
 #pragma unroll
-      for (int i = 0; i < kFewColumns; ++i) {
-        const int column = contiguous ? i : threadIdx.x % kFewColumns;
-        const int h = contiguous ? threadIdx.x
-                                 : threadIdx.x / kFewColumns + i * (kFewDepth / kFewColumns);
-        const bool inside = first_column + column < unit.columns && first + h < k;
-        const int64_t at = (first_column + column) * args.b_layout.stride_r +
-                           (first + h) * args.b_layout.stride_k;
-        ptx::cp_async_8(shared_address(&stage.columns[column][place_of(h)]),
+      for (int i = 0; i < kColumns / kWarps; ++i) {
+        const int index = i * kWarps + warp;  // of 32 elements of a column, or of columns
+        const int column = contiguous ? index : index % (kColumns / 32) * 32 + lane;
+        const int h = contiguous ? lane : index / (kColumns / 32);
+        if ((needed >> column & 1) == 0) continue;
+        const bool inside = requested + h < k;
+        const int64_t at =
+            column * args.b_layout.stride_r + (requested + h) * args.b_layout.stride_k;
+        ptx::cp_async_8(shared_address(place(stage.columns[column], column, h)),
                         inside ? unit.b + at : unit.b, inside);
       }
-      const bool inside = first + threadIdx.x < k;
-      const int64_t along = (first + threadIdx.x) * args.a_layout.stride_k;
-      for (int i = 0; i < count; ++i) {
-        const int64_t at = chosen[i] / kColumns * args.a_layout.stride_r + along;
-        ptx::cp_async_8(shared_address(&stage.rows[i][place_of(threadIdx.x)]),
+      const bool inside = requested + lane < k;
+      const int64_t along = (requested + lane) * args.a_layout.stride_k;
+      for (int i = warp; i < count; i += kWarps) {
+        const int64_t at = outputs[i] / kColumns * args.a_layout.stride_r + along;
+        ptx::cp_async_8(shared_address(place(stage.rows[i], i, lane)),
                         inside ? unit.a + at : unit.a, inside);
       }
+      requested = pieces.from(requested + kFewDepth);
     }
     ptx::cp_async_commit();
   };
-
-  double sum = 0, of_group = 0;  // of output `warp + kWarps lane`
-  int64_t group = 0;
-  int64_t first = pieces.from(0), requested = first;
 #pragma unroll
-  for (int s = 0; s < kFewStages - 1; ++s) {
-    request(shared.few[s], requested);
-    requested = pieces.from(requested + kFewDepth);
-  }
+  for (int s = 0; s < kFewStages - 1; ++s) request(shared.few[s]);
+
+  // Four lanes have an output's sum.
+  const int row = self / kFewLanes, own_chain = self % kFewLanes;
+  const int output = outputs[min(row, count - 1)], column = output % kColumns;
+  double sum = 0, of_group = 0;
+  int64_t group = 0;
   for (int stage = 0; first < k; first = pieces.from(first + kFewDepth)) {
     ptx::cp_async_wait<kFewStages - 2>();
     __syncthreads();
-    request(shared.few[stage == 0 ? kFewStages - 1 : stage - 1], requested);
-    requested = pieces.from(requested + kFewDepth);
-    FewStage& now = shared.few[stage];
+    request(shared.few[stage == 0 ? kFewStages - 1 : stage - 1]);
+    const FewStage& now = shared.few[stage];
+    double acc = 0;
 #pragma unroll
-    for (int own = 0; own < kFewRows / kWarps; ++own) {
-      const int i = warp + own * kWarps;
-      if (i >= count) continue;
-      double* const row = now.rows[i];
-      const double* const column = now.columns[chosen[i] % kFewColumns];
-      double acc = 0;
-#pragma unroll
-      for (int pair = 0; pair < kChain / 2; ++pair) {
-        const double2 x = reinterpret_cast<const double2*>(row)[pair_of(lane, pair)];
-        const double2 y = reinterpret_cast<const double2*>(column)[pair_of(lane, pair)];
-        acc = __fma_rn(x.x, y.x, acc);
-        acc = __fma_rn(x.y, y.y, acc);
-      }
-      __syncwarp();
-      row[lane] = acc;
+    for (int pair = 0; pair < kChain / 2; ++pair) {
+      const double2 x =
+          reinterpret_cast<const double2*>(now.rows[row])[place(row, own_chain, pair)];
+      const double2 y =
+          reinterpret_cast<const double2*>(now.columns[column])[place(column, own_chain, pair)];
+      acc = __fma_rn(x.x, y.x, acc);
+      acc = __fma_rn(x.y, y.y, acc);
     }
-    __syncwarp();
-    if (warp + lane * kWarps < count) {
-      const double* const sums = now.rows[warp + lane * kWarps];
-#pragma unroll 8
-      for (int chain = 0; chain < 32; ++chain) {
-        const int64_t of = first / kChain + chain >> args.log2_group;
-        if (of != group) {
-          sum = __dadd_rn(sum, of_group);
-          of_group = 0;
-          group = of;
-        }
-        of_group = __dadd_rn(of_group, sums[chain]);
+#pragma unroll
+    for (int chain = 0; chain < kFewLanes; ++chain) {
+      const int64_t of = first / kChain + chain >> args.log2_group;
+      if (of != group) {
+        sum = __dadd_rn(sum, of_group);
+        of_group = 0;
+        group = of;
       }
+      of_group = __dadd_rn(of_group, __shfl_sync(~0u, acc, lane / kFewLanes * kFewLanes + chain));
     }
     stage = stage == kFewStages - 1 ? 0 : stage + 1;
   }
   ptx::cp_async_wait<0>();
-  const int own = warp + lane * kWarps;
-  if (own < count) {
-    sum = __dadd_rn(sum, of_group);
-    store(sum, unit.c + chosen[own] / kColumns * n + chosen[own] % kColumns);
+  if (row < count && own_chain == 0) {
+    store(__dadd_rn(sum, of_group), unit.c + output / kColumns * n + column);
   }
 }
 
-// The outputs listed, column by column.
-__device__ __noinline__ void sum_listed(const ChainSum& args, const Block& unit,
-                                           Shared& shared) {
-  for (int column = 0; column < kColumns; column += kFewColumns) {
-    __syncthreads();
-    if (threadIdx.x == 0) shared.chosen_count = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < shared.count; i += kThreads) {
-      const uint16_t output = shared.listed[i];
-      if (output % kColumns / kFewColumns * kFewColumns == column) {
-        shared.chosen[atomicAdd(&shared.chosen_count, 1)] = output;
-      }
-    }
-    __syncthreads();
-    for (int first = 0; first < shared.chosen_count; first += kFewRows) {
-      sum_few(args, unit, first, min(kFewRows, shared.chosen_count - first), column,
-              shared);
-    }
+// The outputs listed.
+__device__ __noinline__ void sum_listed(const ChainSum& args, const Block& unit, Shared& shared) {
+  for (int first = 0; first < shared.listed_count; first += kFewRows) {
+    sum_few(args, unit, shared.listed + first, min(kFewRows, shared.listed_count - first), shared);
   }
   __syncthreads();
-  if (threadIdx.x == 0) shared.count = 0;
+  if (threadIdx.x == 0) shared.listed_count = 0;
   __syncthreads();
 }
 
@@ -386,16 +371,16 @@ __device__ __forceinline__ void sum_or_list(const ChainSum& args, const Block& b
   }
   // Counts beyond what is listed already.
   __syncthreads();
-  if (threadIdx.x == 0) shared.chosen_count = 0;
+  if (threadIdx.x == 0) shared.block_count = 0;
   __syncthreads();
-  if (wanted != 0) atomicAdd(&shared.chosen_count, __popc(wanted));
+  if (wanted != 0) atomicAdd(&shared.block_count, __popc(wanted));
   __syncthreads();
-  if (shared.chosen_count > kFew) {
+  if (shared.block_count > kFew) {
     sum_block(args, block, np, shared);
     return;
   }
   if (wanted != 0) {
-    int at = atomicAdd(&shared.count, __popc(wanted));
+    int at = atomicAdd(&shared.listed_count, __popc(wanted));
     for (uint32_t rest = wanted; rest != 0; rest &= rest - 1) {
       const int bit = __ffs(rest) - 1, index = bit / 16 * kThreads + threadIdx.x;
       shared.listed[at++] = static_cast<uint16_t>((row + index / kVectors) * kColumns +
@@ -404,14 +389,14 @@ __device__ __forceinline__ void sum_or_list(const ChainSum& args, const Block& b
   }
 }
 
-__global__ void __launch_bounds__(kThreads, CHAIN_CTAS)
+__global__ void __launch_bounds__(kThreads, 1)
     chain_sum_kernel(const __grid_constant__ ChainSum args, int span) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
   const int64_t strips = (n + kColumns - 1) / kColumns;
   const int64_t row_blocks = (m + kRows - 1) / kRows, spans = (row_blocks + span - 1) / span;
-  if (threadIdx.x == 0) shared.count = 0;
+  if (threadIdx.x == 0) shared.listed_count = 0;
 
   struct Place {
     int64_t batch, column, first, last;  // blocks of rows
@@ -451,9 +436,9 @@ __global__ void __launch_bounds__(kThreads, CHAIN_CTAS)
           sum_or_list(args, rows_from(block * kRows, kRows),
                       static_cast<int>(block - at.first) * kRows, np, shared);
           __syncthreads();
-          if (shared.count > kListed - kFew) sum_listed(args, whole, shared);
+          if (shared.listed_count > kListed - kFew) sum_listed(args, whole, shared);
         }
-        if (shared.count > 0) sum_listed(args, whole, shared);
+        if (shared.listed_count > 0) sum_listed(args, whole, shared);
       });
 }
 
@@ -461,7 +446,7 @@ __global__ void __launch_bounds__(kThreads, CHAIN_CTAS)
 
 Status launch_chain_sum(const LadderSum& sum, cudaStream_t stream) {
   constexpr int kShared = sizeof(Shared);
-  static_assert(kFewStages > 2 || kShared <= 99 * 1024 - 128);  // what every device has
+  static_assert(kShared <= 99 * 1024 - 128);  // what every device has
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       chain_sum_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   int64_t ctas = 0;
