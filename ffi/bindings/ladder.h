@@ -102,8 +102,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderCombineAttributes,
                                       StructMember<int64_t>("moduli"), StructMember<int64_t>("k"),
                                       OZAKI_STRIDE_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::LadderSumAttributes, StructMember<int64_t>("rungs"),
-                                      StructMember<int64_t>("exact"), StructMember<int64_t>("group"),
-                                      StructMember<int64_t>("k"),
+                                      StructMember<int64_t>("exact"),
+                                      StructMember<int64_t>("group"), StructMember<int64_t>("k"),
                                       OZAKI_STRIDE_MEMBERS);
 
 namespace ozaki {

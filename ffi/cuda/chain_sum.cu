@@ -12,45 +12,50 @@
 namespace ozaki {
 namespace {
 
-#ifndef CHAIN_STAGES
-#define CHAIN_STAGES 3
-#endif
-#ifndef CHAIN_DEPTH
-#define CHAIN_DEPTH 16
-#endif
 // A CTA sums a block of outputs, a warp a part of it in tiles of 8 x 8.
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kTiles = 4, kWarpsAlongRows = 4, kWarpsAlongColumns = 2, kSide = 8 * kTiles;
 constexpr int kRows = kWarpsAlongRows * kSide, kColumns = kWarpsAlongColumns * kSide;
-constexpr int kDepth = CHAIN_DEPTH, kStages = CHAIN_STAGES;
+constexpr int kDepth = 16, kStages = 3;
 static_assert(kWarpsAlongRows * kWarpsAlongColumns == kWarps);
 static_assert(kTile % kRows == 0 && kTile % kColumns == 0 && kDepth % kChain == 0);
-constexpr int kPad = 4;  // elements: four lanes of each of four k have different banks
 
 // Few outputs of a block are listed, and summed four lanes each, a chain a lane.
 constexpr int kFew = 256, kListed = 2 * kFew;
 constexpr int kFewLanes = 4, kFewDepth = kFewLanes * kChain, kFewRows = kThreads / kFewLanes;
-#ifndef FEW_STAGES
-#define FEW_STAGES 3
-#endif
-constexpr int kFewStages = FEW_STAGES;
-static_assert(kFewDepth == 32 && kColumns % 32 == 0);
+constexpr int kFewStages = 3;
+static_assert(kColumns == 64, "the columns needed are bits of a word");
 
 // A unit of work: kColumns columns and up to so many blocks of rows.
 constexpr int kMaxSpan = 4;
 static_assert(kMaxSpan * kRows * kColumns <= 1 << 16);
 
+// kRowCount rows of an operand, or columns, as they lie in memory: along k, or along the rows. Lanes
+// that read four k of four rows use all banks.
+template <int kRowCount>
 struct Stage {
-  double a[kDepth][kRows + kPad], b[kDepth][kColumns + kPad];
+  static constexpr int kPad = 4;
+  double at[std::max(kRowCount * (kDepth + kPad), kDepth*(kRowCount + kPad))];
+
+  template <bool kContiguous>
+  __device__ __forceinline__ static constexpr int place(int row, int h) {
+    return kContiguous ? row * (kDepth + kPad) + h : h * (kRowCount + kPad) + row;
+  }
 };
 
+struct DenseStage {
+  Stage<kRows> a;
+  Stage<kColumns> b;
+};
+
+// Rows of kFewDepth elements each. Columns that do not lie along k: the other way round.
 struct FewStage {
-  double columns[kColumns][kFewDepth], rows[kFewRows][kFewDepth];
+  double columns[kColumns * kFewDepth], rows[kFewRows * kFewDepth];
 };
 
 struct Shared {
   union {
-    Stage dense[kStages];
+    DenseStage dense[kStages];
     FewStage few[kFewStages];
   };
   uint16_t listed[kListed];
@@ -63,8 +68,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 }
 
 struct ChainSum : LadderSum {
-  int log2_group;  // chains
-  int log2_part;   // elements of k that a bit of an occupancy stands for
+  int log2_group;           // chains
+  int log2_part;            // elements of k that a bit of an occupancy stands for
+  bool a_paired, b_paired;  // every other element is on a 16-byte boundary
 };
 
 // A block of outputs and what they are made of.
@@ -107,22 +113,41 @@ __device__ __forceinline__ uint64_t occupied_by(const int64_t* row, const int64_
   return shared.occupied[0] & shared.occupied[1];
 }
 
-// kRowCount rows of an operand, kDepth elements of each, to stage[h][row]; zeros elsewhere.
-template <int kRowCount>
+// Copies one or two neighbouring elements, of which `left` are there, zeros for others.
+template <bool kPaired>
+__device__ __forceinline__ void copy(double* target, const double* x, int64_t at, int64_t left) {
+  const double* const source = left > 0 ? x + at : x;
+  if (kPaired) {
+    ptx::cp_async_16(shared_address(target), source, left >= 2 ? 16 : left > 0 ? 8 : 0);
+  } else {
+    ptx::cp_async_8(shared_address(target), source, left > 0);
+  }
+}
+
+template <bool kContiguous, bool kPaired, int kRowCount>
 __device__ __forceinline__ void load_stage(const double* x, const Layout& layout, int rows,
-                                           int64_t first,
-                                           double (&stage)[kDepth][kRowCount + kPad]) {
-  const bool contiguous = layout.stride_k == 1;
-  const uint32_t target = shared_address(stage);
+                                           int64_t first, Stage<kRowCount>& stage) {
+  constexpr int kRun = kPaired ? 2 : 1, kAlong = (kContiguous ? kDepth : kRowCount) / kRun;
 #pragma unroll
-  for (int i = 0; i < kRowCount * kDepth / kThreads; ++i) {
+  for (int i = 0; i < kRowCount * kDepth / kRun / kThreads; ++i) {
     const int index = i * kThreads + threadIdx.x;
-    // Runs of eight elements of four rows, or of all rows of an element.
-    const int row = contiguous ? index / 32 / (kDepth / 8) * 4 + index % 32 / 8 : index % kRowCount;
-    const int h = contiguous ? index / 32 % (kDepth / 8) * 8 + index % 8 : index / kRowCount;
-    const bool inside = row < rows && first + h < layout.k;
-    ptx::cp_async_8(target + (h * (kRowCount + kPad) + row) * sizeof(double),
-                    inside ? x + row * layout.stride_r + (first + h) * layout.stride_k : x, inside);
+    const int along = index % kAlong * kRun, across = index / kAlong;
+    const int row = kContiguous ? across : along, h = kContiguous ? along : across;
+    const int64_t rows_left = rows - row, k_left = layout.k - first - h;
+    const int64_t left = kContiguous ? (rows_left > 0 ? k_left : 0) : (k_left > 0 ? rows_left : 0);
+    copy<kPaired>(stage.at + Stage<kRowCount>::template place<kContiguous>(row, h), x,
+                  row * layout.stride_r + (first + h) * layout.stride_k, left);
+  }
+}
+
+// kDepth elements of the rows of an operand; zeros beyond its rows and k.
+template <bool kContiguous, int kRowCount>
+__device__ __forceinline__ void load_stage(const double* x, const Layout& layout, bool paired,
+                                           int rows, int64_t first, Stage<kRowCount>& stage) {
+  if (paired) {
+    load_stage<kContiguous, true>(x, layout, rows, first, stage);
+  } else {
+    load_stage<kContiguous, false>(x, layout, rows, first, stage);
   }
 }
 
@@ -145,6 +170,7 @@ __device__ __forceinline__ void add(Accumulators& sum, const Accumulators& other
 }
 
 // All outputs of a block; those wanted are stored.
+template <bool kContiguousA, bool kContiguousB>
 __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& block, int64_t np,
                                           Shared& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -161,8 +187,11 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
   int64_t requested = pieces.from(0), first = requested;
   const auto request = [&](int stage) {
     if (requested < k) {
-      load_stage<kRows>(block.a, args.a_layout, block.rows, requested, shared.dense[stage].a);
-      load_stage<kColumns>(block.b, args.b_layout, block.columns, requested, shared.dense[stage].b);
+      DenseStage& next = shared.dense[stage];
+      load_stage<kContiguousA>(block.a, args.a_layout, args.a_paired, block.rows, requested,
+                               next.a);
+      load_stage<kContiguousB>(block.b, args.b_layout, args.b_paired, block.columns, requested,
+                               next.b);
       requested = pieces.from(requested + kDepth);
     }
     ptx::cp_async_commit();
@@ -176,7 +205,8 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
     ptx::cp_async_wait<kStages - 2>();
     __syncthreads();
     request(stage == 0 ? kStages - 1 : stage - 1);
-    const Stage& now = shared.dense[stage];
+    const double* const of_a = shared.dense[stage].a.at;
+    const double* const of_b = shared.dense[stage].b.at;
 #pragma unroll
     for (int chain = 0; chain < kDepth; chain += kChain) {
       const int64_t of = (first + chain) / kChain >> args.log2_group;
@@ -186,42 +216,25 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
         group = of;
       }
       Accumulators acc;
-#ifdef CHAIN_K8
       double a[kTiles / 2][4], b[kTiles][2];
 #pragma unroll
-      for (int i = 0; i < kTiles / 2; ++i) {
-#pragma unroll
-        for (int q = 0; q < 4; ++q) a[i][q] = now.a[chain + q / 2 * 4 + lane % 4][own_row + 16 * i + q % 2 * 8];
-      }
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-        for (int q = 0; q < 2; ++q) b[j][q] = now.b[chain + q * 4 + lane % 4][first_column + lane / 4 + 8 * j];
-      }
-#pragma unroll
-      for (int i = 0; i < kTiles / 2; ++i) {
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8(acc[2 * i][j], acc[2 * i + 1][j], a[i], b[j]);
-      }
-#else
-#pragma unroll
-      for (int e = 0; e < kChain; e += 4) {
-        double a[kTiles], b[kTiles];
+      for (int h = 0; h < 2; ++h) {
+        const int at = chain + 4 * h + lane % 4;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          a[i] = now.a[chain + e + lane % 4][own_row + 8 * i];
-          b[i] = now.b[chain + e + lane % 4][first_column + lane / 4 + 8 * i];
-        }
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-          for (int j = 0; j < kTiles; ++j) {
-            ptx::mma_m8n8k4(acc[i][j], a[i], b[j], e == 0 ? 0.0 : acc[i][j][0],
-                            e == 0 ? 0.0 : acc[i][j][1]);
-          }
+          a[i / 2][2 * h + i % 2] =
+              of_a[Stage<kRows>::template place<kContiguousA>(own_row + 8 * i, at)];
+          b[i][h] = of_b[Stage<kColumns>::template place<kContiguousB>(
+              first_column + lane / 4 + 8 * i, at)];
         }
       }
-#endif
+#pragma unroll
+      for (int i = 0; i < kTiles; i += 2) {
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          ptx::mma_m16n8k8(acc[i][j], acc[i + 1][j], a[i / 2], b[j]);
+        }
+      }
       add(of_group, acc);
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
@@ -247,24 +260,68 @@ __device__ __forceinline__ void sum_block(const ChainSum& args, const Block& blo
   }
 }
 
-// Where a pair of elements of a chain is among those of a row: eight lanes that read a pair of four
-// chains of two rows use all banks, and few of 16 lanes that write the same element of 16 rows share
-// one.
-__device__ __forceinline__ int place(int row, int chain, int pair) {
+// Where a pair of elements is among those of rows: eight lanes that read a pair of four chains of
+// two rows use all banks, and few of 16 lanes that write the same element of 16 rows share one.
+__device__ __forceinline__ int place_along_k(int row, int h) {
+  const int chain = h / kChain, pair = h % kChain / 2;
   const int turn = (row & 12) | (row & 1) << 1 | (row >> 1 & 1);
-  return (chain * (kChain / 2) + (pair ^ chain >> 1)) ^ turn;
+  const int unit = (chain * (kChain / 2) + (pair ^ chain >> 1)) ^ turn;
+  return row * kFewDepth + 2 * unit + h % 2;
 }
-__device__ __forceinline__ double* place(double (&row)[kFewDepth], int index, int h) {
-  return row + 2 * place(index, h / kChain, h % kChain / 2) + h % 2;
+
+// The same of columns that lie the other way round: lanes read an element of four chains.
+__device__ __forceinline__ int place_along_columns(int column, int h) {
+  const int unit = (column / 2) ^ (h / kChain * 2);
+  return h * kColumns + 2 * unit + column % 2;
+}
+
+// kFewDepth elements of `count` rows, row_of(i) of the operand each, to the rows of a stage; none
+// where that is negative.
+template <typename RowOf>
+__device__ __forceinline__ void load_rows(const double* x, const Layout& layout, bool paired,
+                                          int count, const RowOf& row_of, int64_t first,
+                                          double* rows) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (paired && layout.stride_k == 1) {
+    for (int i = 2 * warp + lane / 16; i < count; i += 2 * kWarps) {
+      const int row = row_of(i), h = lane % 16 * 2;
+      if (row < 0) continue;
+      copy<true>(rows + place_along_k(i, h), x, row * layout.stride_r + first + h,
+                 layout.k - first - h);
+    }
+  } else {
+    for (int i = warp; i < count; i += kWarps) {
+      const int row = row_of(i);
+      if (row < 0) continue;
+      copy<false>(rows + place_along_k(i, lane), x,
+                  row * layout.stride_r + (first + lane) * layout.stride_k,
+                  layout.k - first - lane);
+    }
+  }
+}
+
+// kFewDepth elements of those of kColumns columns that are needed, for place_along_columns().
+template <bool kPaired>
+__device__ __forceinline__ void load_columns(const double* x, const Layout& layout, uint64_t needed,
+                                             int columns, int64_t first, double* stage) {
+  constexpr int kRun = kPaired ? 2 : 1, kAlong = kColumns / kRun;
+#pragma unroll
+  for (int i = 0; i < kColumns * kFewDepth / kRun / kThreads; ++i) {
+    const int index = i * kThreads + threadIdx.x;
+    const int column = index % kAlong * kRun, h = index / kAlong;
+    if ((needed >> column & (kPaired ? 3 : 1)) == 0) continue;
+    copy<kPaired>(stage + place_along_columns(column, h), x,
+                  column * layout.stride_r + (first + h) * layout.stride_k,
+                  first + h < layout.k ? columns - column : 0);
+  }
 }
 
 // Up to kFewRows outputs of a unit.
+template <bool kContiguousB>
 __device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
                                         const uint16_t* outputs, int count, Shared& shared) {
   const int64_t k = args.a_layout.k, n = args.b_layout.rows;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, self = threadIdx.x;
-  const bool contiguous = args.b_layout.stride_k == 1;
-
+  const int lane = threadIdx.x % 32, self = threadIdx.x;
   const uint64_t occupied = occupied_by(
       self < count ? unit.a_stats + outputs[self] / kColumns * kStatsFields : nullptr,
       self < count ? unit.b_stats + outputs[self] % kColumns * kStatsFields : nullptr, shared);
@@ -278,25 +335,17 @@ __device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
   int64_t requested = pieces.from(0), first = requested;
   const auto request = [&](FewStage& stage) {
     if (requested < k) {
-#pragma unroll
-      for (int i = 0; i < kColumns / kWarps; ++i) {
-        const int index = i * kWarps + warp;  // of 32 elements of a column, or of columns
-        const int column = contiguous ? index : index % (kColumns / 32) * 32 + lane;
-        const int h = contiguous ? lane : index / (kColumns / 32);
-        if ((needed >> column & 1) == 0) continue;
-        const bool inside = requested + h < k;
-        const int64_t at =
-            column * args.b_layout.stride_r + (requested + h) * args.b_layout.stride_k;
-        ptx::cp_async_8(shared_address(place(stage.columns[column], column, h)),
-                        inside ? unit.b + at : unit.b, inside);
+      if (kContiguousB) {
+        const auto column_of = [&](int i) { return (needed >> i & 1) != 0 ? i : -1; };
+        load_rows(unit.b, args.b_layout, args.b_paired, kColumns, column_of, requested,
+                  stage.columns);
+      } else if (args.b_paired) {
+        load_columns<true>(unit.b, args.b_layout, needed, unit.columns, requested, stage.columns);
+      } else {
+        load_columns<false>(unit.b, args.b_layout, needed, unit.columns, requested, stage.columns);
       }
-      const bool inside = requested + lane < k;
-      const int64_t along = (requested + lane) * args.a_layout.stride_k;
-      for (int i = warp; i < count; i += kWarps) {
-        const int64_t at = outputs[i] / kColumns * args.a_layout.stride_r + along;
-        ptx::cp_async_8(shared_address(place(stage.rows[i], i, lane)),
-                        inside ? unit.a + at : unit.a, inside);
-      }
+      const auto row_of = [&](int i) { return outputs[i] / kColumns; };
+      load_rows(unit.a, args.a_layout, args.a_paired, count, row_of, requested, stage.rows);
       requested = pieces.from(requested + kFewDepth);
     }
     ptx::cp_async_commit();
@@ -316,11 +365,16 @@ __device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
     const FewStage& now = shared.few[stage];
     double acc = 0;
 #pragma unroll
-    for (int pair = 0; pair < kChain / 2; ++pair) {
-      const double2 x =
-          reinterpret_cast<const double2*>(now.rows[row])[place(row, own_chain, pair)];
-      const double2 y =
-          reinterpret_cast<const double2*>(now.columns[column])[place(column, own_chain, pair)];
+    for (int e = 0; e < kChain; e += 2) {
+      const int h = own_chain * kChain + e;
+      const double2 x = *reinterpret_cast<const double2*>(now.rows + place_along_k(row, h));
+      double2 y;
+      if (kContiguousB) {
+        y = *reinterpret_cast<const double2*>(now.columns + place_along_k(column, h));
+      } else {
+        y.x = now.columns[place_along_columns(column, h)];
+        y.y = now.columns[place_along_columns(column, h + 1)];
+      }
       acc = __fma_rn(x.x, y.x, acc);
       acc = __fma_rn(x.y, y.y, acc);
     }
@@ -343,9 +397,11 @@ __device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
 }
 
 // The outputs listed.
+template <bool kContiguousB>
 __device__ __noinline__ void sum_listed(const ChainSum& args, const Block& unit, Shared& shared) {
   for (int first = 0; first < shared.listed_count; first += kFewRows) {
-    sum_few(args, unit, shared.listed + first, min(kFewRows, shared.listed_count - first), shared);
+    sum_few<kContiguousB>(args, unit, shared.listed + first,
+                          min(kFewRows, shared.listed_count - first), shared);
   }
   __syncthreads();
   if (threadIdx.x == 0) shared.listed_count = 0;
@@ -353,6 +409,7 @@ __device__ __noinline__ void sum_listed(const ChainSum& args, const Block& unit,
 }
 
 // A block of a unit: summed as a whole, or what is wanted of it is listed. `row` is its first one.
+template <bool kContiguousA, bool kContiguousB>
 __device__ __forceinline__ void sum_or_list(const ChainSum& args, const Block& block, int row,
                                             int64_t np, Shared& shared) {
   constexpr int kVectors = kColumns / 16, kOwn = kRows * kVectors / kThreads;
@@ -376,7 +433,7 @@ __device__ __forceinline__ void sum_or_list(const ChainSum& args, const Block& b
   if (wanted != 0) atomicAdd(&shared.block_count, __popc(wanted));
   __syncthreads();
   if (shared.block_count > kFew) {
-    sum_block(args, block, np, shared);
+    sum_block<kContiguousA, kContiguousB>(args, block, np, shared);
     return;
   }
   if (wanted != 0) {
@@ -389,6 +446,7 @@ __device__ __forceinline__ void sum_or_list(const ChainSum& args, const Block& b
   }
 }
 
+template <bool kContiguousA, bool kContiguousB>
 __global__ void __launch_bounds__(kThreads, 1)
     chain_sum_kernel(const __grid_constant__ ChainSum args, int span) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -404,8 +462,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto place_of_unit = [&](int64_t unit) {
     const int64_t strip = unit / spans, batch = strip / strips;
     const int64_t first = (unit - strip * spans) * span;
-    return Place{batch, (strip - batch * strips) * kColumns, first,
-                 min(first + span, row_blocks)};
+    return Place{batch, (strip - batch * strips) * kColumns, first, min(first + span, row_blocks)};
   };
   const auto flagged = [&](const Place& at, int64_t block) {
     return args.flagged.at(at.batch, block * kRows / kTile, at.column / kTile);
@@ -433,24 +490,39 @@ __global__ void __launch_bounds__(kThreads, 1)
         const Block whole = rows_from(at.first * kRows, span * kRows);
         for (int64_t block = at.first; block < at.last; ++block) {
           if (!flagged(at, block)) continue;
-          sum_or_list(args, rows_from(block * kRows, kRows),
-                      static_cast<int>(block - at.first) * kRows, np, shared);
+          sum_or_list<kContiguousA, kContiguousB>(args, rows_from(block * kRows, kRows),
+                                                  static_cast<int>(block - at.first) * kRows, np,
+                                                  shared);
           __syncthreads();
-          if (shared.listed_count > kListed - kFew) sum_listed(args, whole, shared);
+          if (shared.listed_count > kListed - kFew) sum_listed<kContiguousB>(args, whole, shared);
         }
-        if (shared.listed_count > 0) sum_listed(args, whole, shared);
+        if (shared.listed_count > 0) sum_listed<kContiguousB>(args, whole, shared);
       });
 }
 
 }  // namespace
 
+// Whether every other element of a run in memory, from its first on, is on a 16-byte boundary.
+static bool paired(const double* x, const Layout& layout) {
+  const int64_t across = layout.stride_k == 1 ? layout.stride_r : layout.stride_k;
+  const bool runs = layout.stride_k == 1 || layout.stride_r == 1;
+  return runs && reinterpret_cast<uintptr_t>(x) % 16 == 0 && layout.stride_b % 2 == 0 &&
+         across % 2 == 0;
+}
+
 Status launch_chain_sum(const LadderSum& sum, cudaStream_t stream) {
   constexpr int kShared = sizeof(Shared);
   static_assert(kShared <= 99 * 1024 - 128);  // what every device has
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      chain_sum_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  const auto contiguous = [](const Layout& layout) { return layout.stride_k == 1; };
+  const auto kernel =
+      contiguous(sum.a_layout)
+          ? contiguous(sum.b_layout) ? chain_sum_kernel<true, true> : chain_sum_kernel<true, false>
+      : contiguous(sum.b_layout) ? chain_sum_kernel<false, true>
+                                 : chain_sum_kernel<false, false>;
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(chain_sum_kernel, kThreads, kShared, &ctas));
+  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, kShared, &ctas));
   const auto log2 = [](int64_t x) { return ctz64(static_cast<uint64_t>(x)); };
   const auto blocks = [](int64_t extent, int64_t unit) { return (extent + unit - 1) / unit; };
   const int64_t strips = sum.a_layout.batch * blocks(sum.b_layout.rows, kColumns);
@@ -459,8 +531,10 @@ Status launch_chain_sum(const LadderSum& sum, cudaStream_t stream) {
   const int span =
       static_cast<int>(std::clamp<int64_t>(strips * row_blocks / (4 * ctas), 1, kMaxSpan));
   const int64_t units = strips * blocks(row_blocks, span);
-  chain_sum_kernel<<<static_cast<unsigned>(std::min(ctas, units)), kThreads, kShared, stream>>>(
-      {sum, log2(sum.group), log2(part_length(sum.a_layout.k))}, span);
+  kernel<<<static_cast<unsigned>(std::min(ctas, units)), kThreads, kShared, stream>>>(
+      {sum, log2(sum.group), log2(part_length(sum.a_layout.k)), paired(sum.a, sum.a_layout),
+       paired(sum.b, sum.b_layout)},
+      span);
   return launch_status("chain_sum_kernel");
 }
 

@@ -283,11 +283,11 @@ __device__ __forceinline__ void process(const LadderSum& args, const Block& bloc
     const uint32_t rungs = *reinterpret_cast<const uint32_t*>(block.rung + (row + i) * np + column);
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
-      const bool of_rung = column + j < block.columns &&
-                           (args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1) != 0;
+      const bool of_rung =
+          column + j < block.columns && (args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1) != 0;
       // Of sums in float64 the window gives what they leave.
-      const bool open = of_rung && (args.group == 0 ||
-                                    block.c[(row + i) * n + column + j] == kLeftToWindow);
+      const bool open =
+          of_rung && (args.group == 0 || block.c[(row + i) * n + column + j] == kLeftToWindow);
       wanted |= static_cast<uint32_t>(open) << (i * kOwn + j);
     }
   }
