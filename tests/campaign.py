@@ -52,7 +52,7 @@ def graded_rows(rng, a, b):
 
 def graded_inner(rng, a, b):
     """Falling along k in both operands, or in one of them."""
-    down = -(rng.integers(0, 20, (a[0], 1, 1)) * np.arange(a[2]))
+    down = -np.minimum(rng.integers(0, 20, (a[0], 1, 1)) * np.arange(a[2]), 900)
     return np.ldexp(normal(rng, a), down), np.ldexp(normal(rng, b), rng.integers(-1, 2, (a[0], 1, 1)) * down)
 
 
