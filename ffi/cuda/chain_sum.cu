@@ -21,7 +21,7 @@ static_assert(kWarpsAlongRows * kWarpsAlongColumns == kWarps);
 static_assert(kTile % kRows == 0 && kTile % kColumns == 0 && kDepth % kChain == 0);
 
 // Few outputs of a block are listed, and summed four lanes each, a chain a lane.
-constexpr int kFew = 256, kListed = 2 * kFew;
+constexpr int kFew = 96, kListed = 512;
 constexpr int kFewLanes = 4, kFewDepth = kFewLanes * kChain, kFewRows = kThreads / kFewLanes;
 constexpr int kFewStages = 3;
 static_assert(kColumns == 64, "the columns needed are bits of a word");

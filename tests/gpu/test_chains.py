@@ -22,7 +22,7 @@ def on_both(gpu, cpu, group, orders, a, b, rung):
     ]
 
 
-@pytest.mark.parametrize("share", [0.002, 0.03, 0.5, 1])
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.5, 1])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_random_outputs(gpu, cpu, sizes, share):
     batch, m, k, n = sizes
@@ -58,6 +58,7 @@ def test_products_whose_rows_and_columns_are_scaled_inside(agree, scaled):
     powers = rng.integers(-500, 501, k)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     a[:scaled], b[:, :scaled] = np.ldexp(a[:scaled], powers), np.ldexp(b[:, :scaled], -powers[:, None])
-    _, report = agree(lambda a, b: jo.matmul(a, b, return_report=True), a, b)
+    agree(jo.matmul, a, b)
+    _, report = jo.matmul(a, b, return_report=True)
     assert report.rungs[3] == min(scaled, m) * min(scaled, n)
     agree(lambda a, b: jo.einsum("km,nk->mn", a, b), a.T.copy(), b.T.copy())
