@@ -87,6 +87,9 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
                                                const CoarsePlane& coarse) {
   const int per_row = tiling.octets_per_row.divisor;
   const int used = static_cast<int>(min(int64_t{tiling.depth}, residues.kp - position.k)) / 8;
+  // A lane reads 64 bytes: four lanes meet in a bank, or two, if half of them swap pairs of elements.
+  const int swapped = threadIdx.x / 2 % 2;
+  const uint32_t order = swapped != 0 ? kPairsSwapped : kPairsInOrder;
   for (int index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
     const int row = tiling.octets_per_row(index), octet = index - row * per_row;
     if (octet >= used) continue;
@@ -95,7 +98,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
     Integer x[8];
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
-      const ulonglong2 pair = source[e / 2];
+      const ulonglong2 pair = source[e / 2 ^ swapped];
       x[e] = Integer(pair.x, of_row.scale);
       x[e + 1] = Integer(pair.y, of_row.scale);
     }
@@ -107,8 +110,8 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
           uint32_t r[8];
 #pragma unroll
           for (int e = 0; e < 8; ++e) r[e] = x[e].residue(m);
-          *reinterpret_cast<uint2*>(target) = {pack_low_bytes(r[0], r[1], r[2], r[3]),
-                                               pack_low_bytes(r[4], r[5], r[6], r[7])};
+          *reinterpret_cast<uint2*>(target) = {pack_low_bytes(r[0], r[1], r[2], r[3], order),
+                                               pack_low_bytes(r[4], r[5], r[6], r[7], order)};
           target += residues.plane_bytes;
           return kIndex + 1 < residues.moduli;
         },

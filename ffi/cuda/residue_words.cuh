@@ -10,9 +10,6 @@
 
 namespace ozaki {
 
-// A scale that sends every element to zero, and that exponents can be added to.
-constexpr int32_t kScaleZero = -(1 << 20);
-
 // An element as what its residues are computed from: an integer, offset so that it is not negative,
 // in words. This is residue_float of common/residue.h with the offset outside the loop over moduli.
 struct Narrow {
@@ -20,11 +17,10 @@ struct Narrow {
   uint32_t words[2];
 
   Narrow() = default;
-  __device__ __forceinline__ Narrow(uint64_t bits, int32_t scale) {
-    const int64_t x = quantize_narrow(bits, scale);
-    words[0] = static_cast<uint32_t>(x);
-    words[1] = static_cast<uint32_t>(x >> 32) ^ 1u << 31;
-  }
+  __device__ __forceinline__ explicit Narrow(int64_t x)
+      : words{static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32) ^ 1u << 31} {}
+  __device__ __forceinline__ Narrow(uint64_t bits, int32_t scale)
+      : Narrow(quantize_narrow(bits, scale)) {}
   __device__ __forceinline__ uint32_t residue(const Modulus& m) const {
     if (m.p == 256) return words[0];
     const uint32_t sum = dot4(words[1], m.narrow_weights[1], m.narrow_zero);
@@ -51,8 +47,11 @@ struct Wide {
   }
 };
 
-__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+// The low bytes of four words; with kPairsSwapped those of the second pair come first.
+constexpr uint32_t kPairsInOrder = 0x5410, kPairsSwapped = 0x1054;
+__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                                                   uint32_t order = kPairsInOrder) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), order);
 }
 
 // step(0), step(1), ... with constants, until one returns false.

@@ -16,6 +16,14 @@ enum Quarter : int { kUpperLeft, kUpperRight, kLowerLeft, kLowerRight, kQuarters
 
 constexpr int kQuad = 4;  // neighbours along k that a thread takes of every quarter
 
+// By integer instructions alone: with float64 ones this kernel spills registers and takes 5-20% more
+// time.
+struct ShiftedNarrow : Narrow {
+  ShiftedNarrow() = default;
+  __device__ __forceinline__ ShiftedNarrow(uint64_t bits, int32_t scale)
+      : Narrow(quantize_by_shift(bits, scale)) {}
+};
+
 // An element of a real row, and what it is modulo p: the low bytes of residues.
 template <typename Integer>
 struct Real {
@@ -39,7 +47,7 @@ template <typename Integer>
 struct Complex {
   static constexpr int kParts = 2;
   static constexpr int kMaxModuli =
-      std::is_same_v<Integer, Narrow> ? kMaxNarrowComplexModuli : kMaxComplexModuli;
+      std::is_same_v<Integer, ShiftedNarrow> ? kMaxNarrowComplexModuli : kMaxComplexModuli;
   Integer re, im;
 
   Complex() = default;
@@ -269,12 +277,12 @@ Status launch(Arguments args, cudaStream_t stream) {
 
 template <template <typename> typename Element>
 Status launch(const Arguments& args, cudaStream_t stream) {
-  constexpr int kParts = Element<Narrow>::kParts;
+  constexpr int kParts = Element<ShiftedNarrow>::kParts;
   using Contiguous = ContiguousTile<kParts>;
   using Strided = StridedTile<kParts>;
-  if (args.moduli <= Element<Narrow>::kMaxModuli) {
-    return args.layout.k_contiguous() ? launch<Contiguous, Element<Narrow>>(args, stream)
-                                      : launch<Strided, Element<Narrow>>(args, stream);
+  if (args.moduli <= Element<ShiftedNarrow>::kMaxModuli) {
+    return args.layout.k_contiguous() ? launch<Contiguous, Element<ShiftedNarrow>>(args, stream)
+                                      : launch<Strided, Element<ShiftedNarrow>>(args, stream);
   }
   return args.layout.k_contiguous() ? launch<Contiguous, Element<Wide>>(args, stream)
                                     : launch<Strided, Element<Wide>>(args, stream);

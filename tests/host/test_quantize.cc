@@ -49,10 +49,14 @@ static void test_quantize() {
     const int128 expected = is_negative(a) ? -magnitude : magnitude;
     const int128 found = wide ? value(quantize_wide(a, mu)) : quantize_narrow(a, mu);
     CHECK(found == expected, "bits %" PRIx64 " mu %d wide %d", a, mu, wide);
+    CHECK(wide || quantize_by_shift(a, mu) == expected, "bits %" PRIx64 " mu %d", a, mu);
   }
   CHECK(quantize_narrow(kSignBit, 1074 + 62) == 0 && value(quantize_wide(0, 1074 + 77)) == 0,
         "zero");
   CHECK(quantize_narrow(1, 1074) == 1 && quantize_narrow(kSignBit | 1, 1074) == -1, "subnormal");
+  for (const uint64_t a : {to_bits(0.0), to_bits(-1.5), kNaNBits, kInfinityBits, kSignBit | 1}) {
+    CHECK(quantize_by_shift(a, kScaleZero) == 0, "bits %" PRIx64, a);
+  }
 }
 
 static void test_mod_p() {

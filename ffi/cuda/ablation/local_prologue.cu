@@ -111,7 +111,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // This thread's row and column, and which half of a step it makes residues of.
   const int row = threadIdx.x % S::kBlockM, half = threadIdx.x / S::kBlockM;
   const int column = mma_sync::rhs_row<S, true>(row);
-  constexpr int32_t kScaleZero = -(1 << 20);  // sends every element to zero; may be added to
   const auto scale_of = [](const int32_t* scales, int i, int count) {
     return i < count ? max(scales[i], kScaleZero) : kScaleZero;
   };
