@@ -6,7 +6,7 @@ namespace ozaki {
 namespace {
 
 // The chunks of a tile, to scratch[row][chunk].
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 6)
     chunk_statistics_kernel(const __grid_constant__ Tiling tiling, RowStatistics* scratch,
                             int64_t chunks_per_row) {
   extern __shared__ __align__(16) uint64_t tile[];
@@ -18,76 +18,40 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
-// The same for an operand that is not contiguous along k, without shared memory between it and the
-// registers: a CTA takes a chunk of kRows neighbouring rows, a thread a slice of one row.
-constexpr int kRows = 32, kSlices = kTileThreads / kRows, kSlice = kChunk / kSlices;
+// The same for an operand that is not contiguous along k, by warps that share nothing: a warp takes a
+// chunk of kRows neighbouring rows, whose elements are 64 bytes in memory.
+constexpr int kRows = 8, kTileRows = kTileThreads / kWarpLanes * kRows;
+constexpr int kSlices = kWarpLanes / kRows, kSlice = kChunk / kSlices;
 
 template <int kParts>
-__global__ void __launch_bounds__(kTileThreads, kParts == 1 ? 4 : 3)
+__global__ void __launch_bounds__(kTileThreads, 2)
     strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                                     RowStatistics* scratch, uint32_t chunks) {
-  __shared__ int emax_of[kSlices][kRows];
-  __shared__ RowStatistics sums_of[kSlices][kRows];
   const uint32_t row_tile = blockIdx.x / chunks, chunk = blockIdx.x - row_tile * chunks;
-  const int lane = threadIdx.x % kRows, slice = threadIdx.x / kRows;
-  const int64_t row = int64_t{row_tile} * kRows + lane;
-  const int64_t h = int64_t{chunk} * kChunk + slice * kSlice;
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  // In memory the parts of an element are neighbours, then rows are.
+  const int slice = lane / kParts / kRows * kParts + lane % kParts;
+  const int64_t row = int64_t{row_tile} * kTileRows + warp * kRows + lane / kParts % kRows;
+  const int64_t h = int64_t{chunk} * kChunk + slice;
   const uint32_t b = static_cast<uint32_t>(row) / static_cast<uint32_t>(layout.rows);
   const bool inside = row < layout.batch * layout.rows;
-  const int count = inside ? static_cast<int>(clamp<int64_t>(layout.k - h, 0, kSlice)) : 0;
+  const int depth = inside ? static_cast<int>(min(layout.k - h, int64_t{kChunk})) : 0;
   const uint64_t* source = x + layout.offset(b, row - b * layout.rows, h);
+  const int64_t stride = kSlices / kParts * layout.stride_k;
+  const auto read = [&](int i) { return i * kSlices < depth ? source[i * stride] : 0; };
 
-  const auto element_at = [&](int i) { return source[i / kParts * layout.stride_k + i % kParts]; };
   uint64_t bits[kSlice];
-  WordRange range;
+  if (__all_sync(kWarp, depth > (kSlice - 1) * kSlices)) {
 #pragma unroll
-  for (int i = 0; i < kSlice; ++i) bits[i] = i < count ? element_at(i) : 0;
-#pragma unroll
-  for (int i = 0; i < kSlice; ++i) range.add(bits[i]);
-  const auto row_max = [&](int value) {
-    emax_of[slice][lane] = value;
-    __syncthreads();
-#pragma unroll
-    for (int s = 0; s < kSlices; ++s) value = max(value, emax_of[s][lane]);
-    return value;
-  };
-  const int field = row_max(static_cast<int>(range.largest)) >> 20;
-
-  // As in chunk_statistics.
-  int emax = field - 1022;
-  uint32_t flags = 0;
-  ChunkSums sums;
-  if (__syncthreads_and(!inside || is_normal_field(field))) {
-    if (range.dense()) {
-#pragma unroll
-      for (int i = 0; i < kSlice; ++i) sums.add_dense(bits[i], emax);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSlice; ++i) sums.add_ordinary(bits[i], emax);
-    }
+    for (int i = 0; i < kSlice; ++i) bits[i] = source[i * stride];
   } else {
-    emax = INT32_MIN;
-    for (int i = 0; i < count; ++i) {
-      const uint64_t element = element_at(i);
-      flags |= element_flags(element);
-      const uint64_t magnitude = finite_magnitude(element);
-      if (!is_zero(magnitude)) emax = max(emax, magnitude_exponent(magnitude));
-    }
-    emax = row_max(emax);
-    for (int i = 0; i < count; ++i) sums.add(finite_magnitude(element_at(i)), emax);
-  }
-
-  sums_of[slice][lane] = {emax, sums.lsb, sums.sumsq, sums.sumabs, sums.nnz, flags};
-  __syncthreads();
-  if (slice != 0 || !inside) return;
-  RowStatistics total = {};
 #pragma unroll
-  for (int s = 0; s < kSlices; ++s) {
-    join_all_but_sums(total, sums_of[s][lane]);
-    total.sumsq += sums_of[s][lane].sumsq;
-    total.sumabs += sums_of[s][lane].sumabs;
+    for (int i = 0; i < kSlice; ++i) bits[i] = read(i);
   }
-  scratch[row * chunks + chunk] = total;
+  constexpr uint32_t kRowLanes = (kRows - 1) * kParts;
+  const RowStatistics statistics = chunk_statistics<kSlice>(
+      {(kWarpLanes - 1) & ~kRowLanes}, [&](int i) { return bits[i]; }, read);
+  if (slice == 0 && inside) scratch[row * chunks + chunk] = statistics;
 }
 
 // A group of lanes a row.
@@ -137,7 +101,7 @@ Status launch_statistics(const double* x, const Layout& layout, const ScaleBound
                               tiling.tile_bytes(), stream>>>(tiling, chunk, chunks);
     OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
   } else {
-    const int64_t tiles = (rows + kRows - 1) / kRows * chunks;
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows * chunks;
     const auto kernel =
         layout.parts == 1 ? strided_chunk_statistics_kernel<1> : strided_chunk_statistics_kernel<2>;
     kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(

@@ -1,4 +1,4 @@
-// Row statistics by groups of 2^i neighbouring lanes of a warp. Whole warps must call.
+// Row statistics by groups of lanes of a warp. Whole warps must call.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,8 @@ struct ChunkSums {
   __device__ __forceinline__ void add_dense(uint64_t bits, int emax) {
     const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
     const int field = static_cast<int>(high >> 20) & 0x7ff;
-    const int rounded_up = static_cast<int>(~(high & 0xfffff | 0x100000));
+    int rounded_up;  // ~(high & 0xfffff | 0x100000), which the compiler would split in two
+    asm("lop3.b32 %0, %1, 0xfffff, %2, 0x15;" : "=r"(rounded_up) : "r"(high), "r"(0x100000));
     int scaled;  // shifts by more than 31 leave the sign: PTX says so, C++ does not
     asm("shr.s32 %0, %1, %2;" : "=r"(scaled) : "r"(rounded_up), "r"(emax + 1027 - field));
     sumsq += static_cast<uint64_t>(int64_t{scaled} * scaled);
@@ -117,93 +118,84 @@ struct WordRange {
 // Whether an exponent field is that of a normal number.
 __device__ __forceinline__ bool is_normal_field(int field) { return field != 0 && field != 0x7ff; }
 
-// The statistics of a chunk whose elements the lanes of a group hold, four each.
-__device__ __forceinline__ RowStatistics chunk_statistics(uint64_t (&bits)[4], int lanes) {
+// The lanes that share a chunk: those whose numbers differ in bits of `mask` alone.
+struct ChunkLanes {
+  uint32_t mask;
+
+  // join(other), where other(x) is the x of another lane, until all lanes hold the same.
+  template <typename Join>
+  __device__ __forceinline__ void reduce(Join join) const {
+#pragma unroll
+    for (int bit = 1; bit < kWarpLanes; bit *= 2) {
+      if ((mask & bit) != 0) join([bit](auto x) { return __shfl_xor_sync(kWarp, x, bit); });
+    }
+  }
+};
+
+// The statistics of a chunk from kElements of each lane: element(i) for constant i, read(i) for any.
+template <int kElements, typename Element, typename Read>
+__device__ __forceinline__ RowStatistics chunk_statistics(ChunkLanes lanes, Element element,
+                                                          Read read) {
   // The largest upper word tells emax of a chunk that has finite elements, one of them normal.
   // Everything else (zeros, subnormals alone, NaN, Inf) takes the long way, a whole warp at a time.
   WordRange range;
 #pragma unroll
-  for (int e = 0; e < 4; ++e) range.add(bits[e]);
-  const int field = group_max(static_cast<int>(range.largest), lanes) >> 20;
+  for (int i = 0; i < kElements; ++i) range.add(element(i));
+  lanes.reduce([&](auto other) { range.largest = max(range.largest, other(range.largest)); });
+  const int field = static_cast<int>(range.largest >> 20);
   const bool ordinary = is_normal_field(field);
   int emax = field - 1022;
   uint32_t flags = 0;
   ChunkSums sums;
   if (__all_sync(kWarp, ordinary && range.dense())) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sums.add_dense(bits[e], emax);
+    for (int i = 0; i < kElements; ++i) sums.add_dense(element(i), emax);
   } else if (__all_sync(kWarp, ordinary)) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sums.add_ordinary(bits[e], emax);
+    for (int i = 0; i < kElements; ++i) sums.add_ordinary(element(i), emax);
   } else {
     emax = INT32_MIN;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      flags |= element_flags(bits[e]);
-      bits[e] = finite_magnitude(bits[e]);
-      if (!is_zero(bits[e])) emax = max(emax, magnitude_exponent(bits[e]));
+#pragma unroll 1
+    for (int i = 0; i < kElements; ++i) {
+      flags |= element_flags(read(i));
+      const uint64_t magnitude = finite_magnitude(read(i));
+      if (!is_zero(magnitude)) emax = max(emax, magnitude_exponent(magnitude));
     }
-    emax = group_max(emax, lanes);
-    flags = group_or(flags, lanes);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sums.add(bits[e], emax);
+    lanes.reduce([&](auto other) { emax = max(emax, other(emax)), flags |= other(flags); });
+#pragma unroll 1
+    for (int i = 0; i < kElements; ++i) sums.add(finite_magnitude(read(i)), emax);
   }
 
-  RowStatistics chunk = {};
-  if (lanes == kWarpLanes) {
-    // sumsq <= 2^34 a lane: two parts whose sums fit 32 bits, nnz above the smaller one.
-    const uint32_t low = __reduce_add_sync(kWarp, static_cast<uint32_t>(sums.sumsq) & 0xfffff);
-    const uint32_t high =
-        __reduce_add_sync(kWarp, static_cast<uint32_t>(sums.sumsq >> 20) | sums.nnz << 20);
-    chunk.sumsq = (static_cast<uint64_t>(high & 0xfffff) << 20) + low;
-    chunk.sumabs = __reduce_add_sync(kWarp, sums.sumabs);
-    chunk.nnz = high >> 20;
-    chunk.lsb = __reduce_min_sync(kWarp, sums.lsb);
-  } else {
-    chunk.sumsq = group_sum(sums.sumsq, lanes);
-    const uint32_t sum = group_sum(sums.sumabs | sums.nnz << 24, lanes);  // sumabs <= 2^22
-    chunk.sumabs = sum & ((1u << 24) - 1);
-    chunk.nnz = sum >> 24;
-    chunk.lsb = group_min(sums.lsb, lanes);
-  }
-  chunk.emax = emax;
-  chunk.flags = flags;
-  if (chunk.nnz == 0) chunk.emax = chunk.lsb = 0;
-  return chunk;
+  uint32_t counts = sums.nnz << 24 | sums.sumabs;  // sumabs <= 2^23 of all lanes
+  lanes.reduce([&](auto other) {
+    sums.sumsq += other(sums.sumsq);
+    counts += other(counts);
+    sums.lsb = min(sums.lsb, other(sums.lsb));
+  });
+  const uint32_t nnz = counts >> 24;
+  if (nnz == 0) emax = sums.lsb = 0;
+  return {emax, sums.lsb, sums.sumsq, counts % (1u << 24), nnz, flags};
 }
 
 // The statistics of a tile's chunks, handed to store(row, chunk of the row, statistics).
-template <bool kWholeWarps, typename Store>
-__device__ __forceinline__ void tile_statistics_by(int log2_lanes, const Tiling& tiling,
-                                                   const TilePosition& position,
-                                                   const uint64_t* tile, Store store) {
-  // A lane takes a pair of elements of either half of a chunk.
-  const int lanes = kWholeWarps ? kWarpLanes : 1 << log2_lanes;
-  const int lane = threadIdx.x & (lanes - 1);
-  const uint64_t* start = tile + 2 * lane;
-  const int chunks = tiling.chunks_per_row.divisor, count = position.rows * chunks;
-  for (int first = 0; first < count; first += kTileThreads >> log2_lanes) {
-    int index = first + (threadIdx.x >> log2_lanes);
-    if (kWholeWarps && index >= count) break;
-    const bool inside = index < count;
-    index = inside ? index : 0;
-    const int row = tiling.chunks_per_row(index), chunk = index - row * chunks;
-    const uint64_t* source = start + row * tiling.pitch + chunk * kChunk;
-    const ulonglong2 lower = *reinterpret_cast<const ulonglong2*>(source);
-    const ulonglong2 upper = *reinterpret_cast<const ulonglong2*>(source + 2 * lanes);
-    uint64_t bits[4] = {lower.x, lower.y, upper.x, upper.y};
-    const RowStatistics statistics = chunk_statistics(bits, lanes);
-    if (lane == 0 && inside) store(row, chunk, statistics);
-  }
-}
-
 template <typename Store>
 __device__ __forceinline__ void tile_statistics(const Tiling& tiling, const TilePosition& position,
                                                 const uint64_t* tile, Store store) {
-  if (tiling.log2_chunk_lanes == 5) {
-    tile_statistics_by<true>(5, tiling, position, tile, store);
-  } else {
-    tile_statistics_by<false>(tiling.log2_chunk_lanes, tiling, position, tile, store);
+  const int log2_lanes = tiling.log2_chunk_lanes, lanes = 1 << log2_lanes;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int chunks = tiling.chunks_per_row.divisor, count = position.rows * chunks;
+  for (int first = 0; first < count; first += kTileThreads >> log2_lanes) {
+    int index = first + (threadIdx.x >> log2_lanes);
+    const bool inside = index < count;
+    if (!__any_sync(kWarp, inside)) break;
+    index = inside ? index : 0;
+    const int row = tiling.chunks_per_row(index), chunk = index - row * chunks;
+    // A lane takes pairs of elements; the lanes of a chunk read neighbouring ones.
+    const uint64_t* source = tile + row * tiling.pitch + chunk * kChunk + 2 * lane;
+    const auto element = [&](int i) { return source[i / 2 * 2 * lanes + i % 2]; };
+    const RowStatistics statistics = chunk_statistics<kLaneElements>(
+        {(lanes - 1u) % (kChunk / kLaneElements)}, element, element);
+    if (lane == 0 && inside) store(row, chunk, statistics);
   }
 }
 

@@ -65,7 +65,7 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   tiling.log2_lanes = log2(std::min(power_of_two_at_least(contiguous), int64_t{kTileThreads}));
 
   const int64_t chunk = std::min(power_of_two_at_least(depth), int64_t{kChunk});
-  tiling.log2_chunk_lanes = log2(chunk / 4);
+  tiling.log2_chunk_lanes = log2(chunk / kLaneElements);
   tiling.filled_depth = static_cast<int>(ceil_div(depth, chunk) * chunk);
 
   // Bulk copies keep the order of elements. Two past a multiple of sixteen: the copies of sixteen

@@ -10,6 +10,7 @@ namespace ozaki {
 
 constexpr int kTileThreads = 256;
 constexpr int kMaxTileRows = 256;
+constexpr int kLaneElements = 16;  // of a chunk: many, since what follows them costs a warp as much
 
 // x / divisor by one multiplication, for x * divisor < 2^31.
 struct Divider {
@@ -36,7 +37,7 @@ struct Tiling {
 
   int pitch;             // in shared memory element h of row r is at r pitch + h
   int filled_depth;      // zeros follow the elements up to here: whole chunks
-  int log2_chunk_lanes;  // lanes that share a chunk, four elements each
+  int log2_chunk_lanes;  // lanes that share a chunk, kLaneElements each
 
   Divider chunks_per_row, octets_per_row;
   bool bulk;  // rows are read by bulk copies
