@@ -11,7 +11,8 @@ struct Device {
   int multiprocessors;
   int shared_bytes_block;  // shared memory that one block can opt in to
   int shared_bytes_multiprocessor;
-  bool bulk_copies;  // whether this build's code for it has them: sm_90 and later
+  bool bulk_copies;  // whether this build's code for it has them, clusters and dependent launches:
+                     // sm_90 and later
 };
 
 // Looked up once a device and kept. Fails where this build has no code for the device; the cause

@@ -36,8 +36,9 @@ __device__ __forceinline__ const uint64_t* row_start(const Tiling& tiling, int64
 }
 
 // Copies the tile element by element, at whatever addresses.
+template <typename Meanwhile>
 __device__ __forceinline__ void copy_elements(const Tiling& tiling, const TilePosition& position,
-                                              uint32_t tile) {
+                                              uint32_t tile, Meanwhile meanwhile) {
   const int lanes = 1 << tiling.log2_lanes, step = kTileThreads >> tiling.log2_lanes;
   const int fast = threadIdx.x & (lanes - 1), slow = threadIdx.x >> tiling.log2_lanes;
   if (tiling.k_contiguous()) {
@@ -61,12 +62,14 @@ __device__ __forceinline__ void copy_elements(const Tiling& tiling, const TilePo
     }
   }
   ptx::cp_async_commit();
+  meanwhile();
   ptx::cp_async_wait<0>();
 }
 
 // Copies the tile row by row.
+template <typename Meanwhile>
 __device__ __forceinline__ void copy_rows(const Tiling& tiling, const TilePosition& position,
-                                          uint32_t tile) {
+                                          uint32_t tile, Meanwhile meanwhile) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const uint32_t barrier = tile + 8 * tiling.rows * tiling.pitch;
   const int bytes = 8 * position.depth, row = threadIdx.x;
@@ -80,22 +83,29 @@ __device__ __forceinline__ void copy_rows(const Tiling& tiling, const TilePositi
     ptx::cp_async_bulk(tile + 8 * row * tiling.pitch,
                        row_start(tiling, position.row + row) + position.k, bytes, barrier);
   }
+  meanwhile();
   ptx::mbarrier_wait(barrier, 0);
 #endif
 }
 
-// Fills the tile, with zeros past the end of k. Ends with a barrier.
+struct DoNothing {
+  __device__ __forceinline__ void operator()() const {}
+};
+
+// Fills the tile, with zeros past the end of k, and does something else meanwhile. Ends with a
+// barrier.
+template <typename Meanwhile = DoNothing>
 __device__ __forceinline__ void load_tile(const Tiling& tiling, const TilePosition& position,
-                                          uint64_t* tile) {
+                                          uint64_t* tile, Meanwhile meanwhile = {}) {
   for (int row = threadIdx.x / 32; row < position.rows; row += kTileThreads / 32) {
     for (int h = position.depth + threadIdx.x % 32; h < tiling.filled_depth; h += 32) {
       tile[row * tiling.pitch + h] = 0;
     }
   }
   if (tiling.bulk) {
-    copy_rows(tiling, position, ptx::shared_address(tile));
+    copy_rows(tiling, position, ptx::shared_address(tile), meanwhile);
   } else {
-    copy_elements(tiling, position, ptx::shared_address(tile));
+    copy_elements(tiling, position, ptx::shared_address(tile), meanwhile);
   }
   __syncthreads();
 }

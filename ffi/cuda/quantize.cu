@@ -2,7 +2,10 @@
 
 #include "common/planes.h"
 #include "common/scale.h"
+#include "launch.h"
 #include "needed_range.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/dependent_launch.cuh"
 #include "quantize.h"
 #include "residue_words.cuh"
 #include "statistics.cuh"
@@ -136,20 +139,21 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
 // Shared memory: the tile, the statistics of its chunks (quantize only), its rows.
 template <typename Integer>
 __global__ void __launch_bounds__(kTileThreads, 5)
-    residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* __restrict__ scale,
-                    const int64_t* __restrict__ stats, const ResidueArray residues,
-                    const CoarsePlane coarse) {
+    residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* scale,
+                    const int64_t* stats, const ResidueArray residues, const CoarsePlane coarse) {
   extern __shared__ __align__(16) uint64_t tile[];
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   const TilePosition position(tiling, blockIdx.x);
-  if (const int row = threadIdx.x; row < position.rows) {
-    const int64_t g = position.row + row;
-    const int exponent = coarse.data != nullptr
-                             ? plane_exponent(load_fields(stats + g * kStatsFields), kCoarseBits)
-                             : 0;
-    rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale[g], exponent);
-  }
-  load_tile(tiling, position, tile);
+  load_tile(tiling, position, tile, [&] {
+    ptx::wait_for_previous();  // which made the scales
+    if (const int row = threadIdx.x; row < position.rows) {
+      const int64_t g = position.row + row;
+      const int exponent = coarse.data != nullptr
+                               ? plane_exponent(load_fields(stats + g * kStatsFields), kCoarseBits)
+                               : 0;
+      rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale[g], exponent);
+    }
+  });
   store_residues<Integer>(tiling, position, tile, rows, residues, coarse);
 }
 
@@ -177,23 +181,37 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   }
 }
 
-// Statistics, scales and residues of whole rows.
-template <typename Integer>
+// Statistics, scales and residues of whole rows. The CTAs of a cluster share a row: each has the
+// statistics of all its chunks.
+template <typename Integer, bool kCluster>
 __global__ void __launch_bounds__(kTileThreads, 5)
     quantize_kernel(const __grid_constant__ Tiling tiling, const ScaleBounds bounds,
                     const StatisticsOutputs outputs, const ResidueArray residues,
                     const CoarsePlane coarse) {
   extern __shared__ __align__(16) uint64_t tile[];
+  const int count = tiling.row_chunks;
   RowStatistics* chunks = reinterpret_cast<RowStatistics*>(tile + tiling.tile_words());
-  RowOfTile* rows = reinterpret_cast<RowOfTile*>(chunks + tiling.tile_chunks());
+  RowOfTile* rows = reinterpret_cast<RowOfTile*>(chunks + tiling.rows * count);
   const TilePosition position(tiling, blockIdx.x);
-  const int count = tiling.chunks_per_row.divisor;
 
+  if constexpr (kCluster) ptx::cluster_arrive();
   load_tile(tiling, position, tile);
+  if constexpr (kCluster) ptx::cluster_wait();  // all have begun
   tile_statistics(tiling, position, tile, [&](int row, int c, const RowStatistics& chunk) {
-    chunks[row * count + c] = chunk;
+    if constexpr (kCluster) {
+      c += static_cast<int>(position.k / kChunk);
+      for (int rank = 0; rank < tiling.depth_tiles && c < count; ++rank) {
+        *ptx::in_cta(chunks + row * count + c, rank) = chunk;
+      }
+    } else {
+      chunks[row * count + c] = chunk;
+    }
   });
-  __syncthreads();
+  if constexpr (kCluster) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
 
   const int log2_lanes = join_log2_lanes(count), lanes = 1 << log2_lanes;
   for (int first = 0; first < position.rows; first += kTileThreads >> log2_lanes) {
@@ -204,11 +222,19 @@ __global__ void __launch_bounds__(kTileThreads, 5)
     const uint64_t occupancy =
         join_occupancy(inside ? count : 0, lanes, log2_chunks_of_part(count), chunk);
     const RowScale scale =
-        group_scale(statistics, bounds, inside ? count : 0, lanes, chunk,
-                    [&](int h) { return h < tiling.depth ? tile[row * tiling.pitch + h] : 0; });
+        group_scale(statistics, bounds, inside ? count : 0, lanes, chunk, [&](int h) {
+          if constexpr (kCluster) {
+            return h < tiling.layout.k
+                       ? row_start(tiling, position.row + row)[tiling.layout.along_k(h)]
+                       : 0;
+          } else {
+            return h < tiling.depth ? tile[row * tiling.pitch + h] : 0;
+          }
+        });
     if (!inside || (threadIdx.x & (lanes - 1)) != 0) continue;
     rows[row] = row_of_tile(tiling, position, residues, coarse, row, scale.mu,
                             plane_exponent(statistics, kCoarseBits));
+    if (position.k != 0) continue;
     outputs.scale[position.row + row] = scale.mu;
     store_fields(statistics, scale.rounded, occupancy,
                  outputs.stats + (position.row + row) * kStatsFields);
@@ -217,16 +243,13 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   store_residues<Integer>(tiling, position, tile, rows, residues, coarse);
 }
 
-template <typename... Parameters, typename... Arguments>
-Status launch_tiles(const char* name, void (*kernel)(Parameters...), const Tiling& tiling,
-                    int bytes, const Device& device, cudaStream_t stream,
-                    const Arguments&... arguments) {
+template <typename Kernel, typename... Arguments>
+Status launch_tiles(const char* name, Kernel kernel, LaunchShape shape, const Tiling& tiling,
+                    const Device& device, cudaStream_t stream, const Arguments&... arguments) {
   // Always the same limit: another thread may be between here and its launch.
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
-  kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(tiling,
-                                                                               arguments...);
-  return launch_status(name);
+  return launch(name, kernel, shape, stream, tiling, arguments...);
 }
 
 ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) {
@@ -234,23 +257,24 @@ ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) 
   return {residues, moduli, moduli, kp, layout.rows * kp};
 }
 
+// early: the kernel before it in the stream made the statistics, and has not changed x.
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
                        const int64_t* stats, uint8_t* residues, const CoarsePlane& coarse,
-                       const Device& device, cudaStream_t stream) {
+                       bool early, const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   return launch_tiles("residues_kernel",
                       moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
-                      tiling, bytes, device, stream, scale, stats,
-                      residue_array(residues, layout, moduli), coarse);
+                      {tiling.tiles, kTileThreads, bytes, 1, early}, tiling, device, stream, scale,
+                      stats, residue_array(residues, layout, moduli), coarse);
 }
 
 }  // namespace
 
 Status launch_residues(const double* x, const Layout& layout, int moduli, const int32_t* scale,
                        uint8_t* residues, const Device& device, cudaStream_t stream) {
-  return launch_residues(x, layout, moduli, scale, nullptr, residues, CoarsePlane(), device,
+  return launch_residues(x, layout, moduli, scale, nullptr, residues, CoarsePlane(), false, device,
                          stream);
 }
 
@@ -281,13 +305,18 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli, const 
   if (!make_tiling(x, layout, device, TilePass::kWholeRows, tiling)) {
     OZAKI_RETURN_IF_ERROR(launch_statistics(x, layout, bounds, outputs, scratch, device, stream));
     return launch_residues(x, layout, moduli, outputs.scale, outputs.stats, residues, coarse,
-                           device, stream);
+                           device.bulk_copies, device, stream);
   }
-  const int bytes = tiling.tile_bytes() + tiling.tile_chunks() * sizeof(RowStatistics) +
+  const int bytes = tiling.tile_bytes() + tiling.rows * tiling.row_chunks * sizeof(RowStatistics) +
                     tiling.rows * sizeof(RowOfTile);
-  return launch_tiles("quantize_kernel",
-                      moduli <= kMaxNarrowModuli ? quantize_kernel<Narrow> : quantize_kernel<Wide>,
-                      tiling, bytes, device, stream, bounds, outputs,
+  const bool narrow = moduli <= kMaxNarrowModuli;
+  const int cluster = tiling.depth_tiles;
+  const auto kernel = cluster == 1
+                          ? narrow ? quantize_kernel<Narrow, false> : quantize_kernel<Wide, false>
+                      : narrow ? quantize_kernel<Narrow, true>
+                               : quantize_kernel<Wide, true>;
+  return launch_tiles("quantize_kernel", kernel, {tiling.tiles, kTileThreads, bytes, cluster},
+                      tiling, device, stream, bounds, outputs,
                       residue_array(residues, layout, moduli), coarse);
 }
 

@@ -1,6 +1,8 @@
 #include "common/complex.h"
 #include "common/scale.h"
+#include "launch.h"
 #include "operand_tile.cuh"
+#include "ptx/dependent_launch.cuh"
 #include "quantize_complex.h"
 #include "residue_words.cuh"
 
@@ -72,27 +74,27 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
 // Shared memory: the tile and its rows.
 template <typename Integer, int kMaxModuli>
 __global__ void __launch_bounds__(kTileThreads, 4)
-    complex_residues_kernel(const __grid_constant__ Tiling tiling,
-                            const int32_t* __restrict__ scale, const ResidueArray residues) {
+    complex_residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* scale,
+                            const ResidueArray residues) {
   extern __shared__ __align__(16) uint64_t tile[];
   RowOfTile* rows = reinterpret_cast<RowOfTile*>(tile + tiling.tile_words());
   const TilePosition position(tiling, blockIdx.x);
-  if (const int row = threadIdx.x; row < position.rows) {
-    const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
-    const uint32_t in_batch = tiling.layout.rows, b = g / in_batch;
-    const int64_t before = int64_t{b} * 2 * residues.moduli * in_batch + (g - b * in_batch);
-    rows[row] = {residues.data + before * residues.kp + position.k / 2,
-                 is_sentinel(scale[g]) ? kScaleZero : scale[g]};
-  }
-  load_tile(tiling, position, tile);
+  load_tile(tiling, position, tile, [&] {
+    ptx::wait_for_previous();  // which made the scales
+    if (const int row = threadIdx.x; row < position.rows) {
+      const uint32_t g = static_cast<uint32_t>(position.row) + row;  // in the batch
+      const uint32_t in_batch = tiling.layout.rows, b = g / in_batch;
+      const int64_t before = int64_t{b} * 2 * residues.moduli * in_batch + (g - b * in_batch);
+      rows[row] = {residues.data + before * residues.kp + position.k / 2,
+                   is_sentinel(scale[g]) ? kScaleZero : scale[g]};
+    }
+  });
   store_residues<Integer, kMaxModuli>(tiling, position, tile, rows, residues);
 }
 
-}  // namespace
-
-Status launch_residues_complex(const double* parts, const Layout& layout, int moduli,
-                               const int32_t* scale, uint8_t* residues, const Device& device,
-                               cudaStream_t stream) {
+// early: as in quantize.cu.
+Status launch_residues(const double* parts, const Layout& layout, int moduli, const int32_t* scale,
+                       uint8_t* residues, bool early, const Device& device, cudaStream_t stream) {
   Tiling tiling;
   make_tiling(parts, layout, device, TilePass::kBlocks, tiling);
   const int64_t kp = padded_k(layout.k / 2);
@@ -104,9 +106,16 @@ Status launch_residues_complex(const double* parts, const Layout& layout, int mo
   // Always the same limit: another thread may be between here and its launch.
   OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
-  kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads, bytes, stream>>>(tiling, scale,
-                                                                               array);
-  return launch_status("complex_residues_kernel");
+  return launch("complex_residues_kernel", kernel, {tiling.tiles, kTileThreads, bytes, 1, early},
+                stream, tiling, scale, array);
+}
+
+}  // namespace
+
+Status launch_residues_complex(const double* parts, const Layout& layout, int moduli,
+                               const int32_t* scale, uint8_t* residues, const Device& device,
+                               cudaStream_t stream) {
+  return launch_residues(parts, layout, moduli, scale, residues, false, device, stream);
 }
 
 Status launch_quantize_complex(const double* parts, const Layout& layout, int moduli,
@@ -114,7 +123,8 @@ Status launch_quantize_complex(const double* parts, const Layout& layout, int mo
                                const Device& device, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(
       launch_statistics(parts, layout, {kComplexBounds[moduli]}, outputs, scratch, device, stream));
-  return launch_residues_complex(parts, layout, moduli, outputs.scale, residues, device, stream);
+  return launch_residues(parts, layout, moduli, outputs.scale, residues, device.bulk_copies, device,
+                         stream);
 }
 
 }  // namespace ozaki

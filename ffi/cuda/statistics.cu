@@ -1,4 +1,6 @@
 #include "common/scale.h"
+#include "launch.h"
+#include "ptx/dependent_launch.cuh"
 #include "statistics.cuh"
 #include "statistics.h"
 
@@ -27,6 +29,7 @@ template <int kParts>
 __global__ void __launch_bounds__(kTileThreads, 2)
     strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                                     RowStatistics* scratch, uint32_t chunks) {
+  ptx::launch_dependents();
   const uint32_t row_tile = blockIdx.x / chunks, chunk = blockIdx.x - row_tile * chunks;
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   // In memory the parts of an element are neighbours, then rows are.
@@ -59,6 +62,8 @@ __global__ void __launch_bounds__(kTileThreads)
     join_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                            const RowStatistics* scratch, int chunks, int log2_lanes,
                            int log2_chunks, const ScaleBounds bounds, StatisticsOutputs outputs) {
+  ptx::launch_dependents();
+  ptx::wait_for_previous();
   const int lanes = 1 << log2_lanes;
   const int64_t row = (int64_t{blockIdx.x} * kTileThreads + threadIdx.x) >> log2_lanes;
   const bool inside = row < layout.batch * layout.rows;
@@ -111,10 +116,9 @@ Status launch_statistics(const double* x, const Layout& layout, const ScaleBound
 
   const int log2_lanes = join_log2_lanes(chunks);
   const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
-  join_statistics_kernel<<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
-      tiling.x, layout, chunk, static_cast<int>(chunks), log2_lanes, log2_chunks_of_part(chunks),
-      bounds, outputs);
-  return launch_status("join_statistics_kernel");
+  return launch("join_statistics_kernel", join_statistics_kernel,
+                {blocks, kTileThreads, 0, 1, device.bulk_copies}, stream, tiling.x, layout, chunk,
+                static_cast<int>(chunks), log2_lanes, log2_chunks_of_part(chunks), bounds, outputs);
 }
 
 }  // namespace ozaki

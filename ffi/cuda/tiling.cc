@@ -13,6 +13,8 @@ constexpr int64_t kMinElements = 2048, kElements = 4096, kMaxElements = 8192;
 
 constexpr int64_t kTilesPerMultiprocessor = 4;  // enough to fill it
 
+constexpr int64_t kMaxCluster = 8;  // CTAs that share a row
+
 // Rows of a tile that is not contiguous along k: 128-byte reads, or whole sectors where the operand
 // fits an L2 cache, for one launch instead of three. Its depth makes runs of 256 bytes written.
 constexpr int64_t kStridedDepth = 2 * kChunk;
@@ -42,7 +44,12 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
       std::clamp(power_of_two_at_least(share + 1) / 2, kMinElements, kElements);
   const bool whole_rows = pass == TilePass::kWholeRows;
   int64_t rows, depth;
-  if (tiling.k_contiguous()) {
+  if (tiling.k_contiguous() && whole_rows && kp > kMaxElements && device.bulk_copies) {
+    const int64_t cluster = power_of_two_at_least(ceil_div(kp, kMaxElements));
+    if (cluster > kMaxCluster) return false;
+    depth = round_up(ceil_div(kp, cluster), kChunk);
+    rows = 1;
+  } else if (tiling.k_contiguous()) {
     depth = whole_rows ? kp : std::min(kp, elements);
     rows = std::max<int64_t>(elements / depth, 1);
   } else {
@@ -72,6 +79,7 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   // rows by two consecutive h meet in no bank.
   tiling.pitch = static_cast<int>(round_up(tiling.filled_depth, 16)) + 2;
   tiling.chunks_per_row = Divider(static_cast<uint32_t>(ceil_div(depth, chunk)));
+  tiling.row_chunks = static_cast<int>(ceil_div(kp, chunk));
   tiling.octets_per_row = Divider(static_cast<uint32_t>(depth / 8));
 
   const auto even = [](int64_t stride) { return stride % 2 == 0; };

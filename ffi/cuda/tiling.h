@@ -31,7 +31,7 @@ struct Tiling {
   int64_t sequence_rows;  // rows of a sequence; a tile never crosses its end
   int rows, depth;        // of a tile
   int row_tiles;          // tiles of a sequence along its rows
-  int depth_tiles;        // tiles along k and the padding of residues
+  int depth_tiles;        // tiles along k and the padding of residues; kWholeRows: of a cluster
   int64_t tiles;
   int log2_lanes;  // consecutive threads along the contiguous axis, as a power of two
 
@@ -39,11 +39,11 @@ struct Tiling {
   int filled_depth;      // zeros follow the elements up to here: whole chunks
   int log2_chunk_lanes;  // lanes that share a chunk, kLaneElements each
 
-  Divider chunks_per_row, octets_per_row;
-  bool bulk;  // rows are read by bulk copies
+  Divider chunks_per_row, octets_per_row;  // of the tile
+  int row_chunks;                          // of whole rows
+  bool bulk;                               // rows are read by bulk copies
 
   OZAKI_HD bool k_contiguous() const { return layout.k_contiguous(); }
-  OZAKI_HD int tile_chunks() const { return rows * static_cast<int>(chunks_per_row.divisor); }
   // In shared memory: the tile, and the barrier of its bulk copies.
   OZAKI_HD int tile_words() const { return rows * pitch + 2; }
   OZAKI_HD int tile_bytes() const { return tile_words() * static_cast<int>(sizeof(uint64_t)); }
@@ -51,7 +51,7 @@ struct Tiling {
 
 enum class TilePass {
   kBlocks,    // rows may be cut along k
-  kWholeRows  // a tile holds its rows from end to end
+  kWholeRows  // a tile, or a cluster of them one row, holds its rows from end to end
 };
 
 // False where rows are too long for kWholeRows on this device.

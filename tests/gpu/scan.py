@@ -1,4 +1,7 @@
-"""Print the hash of the bits of a jitted scan of 100 products, as JSON."""
+"""Print the hash of the bits of two jitted scans of products, as JSON.
+
+One has 100 small steps, the other columns that are too long for one launch to quantize them.
+"""
 
 import hashlib
 import json
@@ -10,7 +13,7 @@ import numpy as np
 import oracle
 from jax_ozaki import Contract, dot
 
-STEPS, SIZE = 100, 96
+SCANS = ((100, 96, 96), (6, 2304, 48))  # steps, size, columns
 
 
 @jax.jit
@@ -23,7 +26,12 @@ def chain(c, xs):
 
 
 jax.config.update("jax_enable_x64", True)
-xs = np.random.default_rng(0).standard_normal((STEPS, SIZE, SIZE)) / np.sqrt(SIZE)
-for _ in range(3):  # command buffers are recorded, then replayed and updated
-    results = chain(jnp.eye(SIZE), jnp.asarray(xs))
-print(json.dumps(hashlib.sha256(b"".join(oracle.bits(x).tobytes() for x in results)).hexdigest()))
+rng = np.random.default_rng(0)
+found = hashlib.sha256()
+for steps, size, columns in SCANS:
+    xs = jnp.asarray(rng.standard_normal((steps, size, size)) / np.sqrt(size))
+    for _ in range(3):  # command buffers are recorded, then replayed and updated
+        results = chain(jnp.eye(size, columns), xs)
+    for result in results:
+        found.update(oracle.bits(result).tobytes())
+print(json.dumps(found.hexdigest()))
