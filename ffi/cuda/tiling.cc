@@ -13,7 +13,10 @@ constexpr int64_t kMinElements = 2048, kElements = 4096, kMaxElements = 8192;
 
 constexpr int64_t kTilesPerMultiprocessor = 4;  // enough to fill it
 
-constexpr int64_t kMaxCluster = 8;  // CTAs that share a row
+// Elements of a row that a CTA takes where a cluster shares the row, and CTAs of a cluster: contiguous
+// rows that fit no tile, strided ones while one launch is faster than three.
+constexpr int64_t kPiece = kMaxElements, kMaxCluster = 8;
+constexpr int64_t kStridedPiece = 512, kMaxStridedCluster = 4;
 
 // Rows of a tile that is not contiguous along k: 128-byte reads, or whole sectors where the operand
 // fits an L2 cache, for one launch instead of three. Its depth makes runs of 256 bytes written.
@@ -42,14 +45,15 @@ bool make_tiling(const double* x, const Layout& layout, const Device& device, Ti
   const int64_t share = all_rows * kp / (kTilesPerMultiprocessor * device.multiprocessors);
   const int64_t elements =
       std::clamp(power_of_two_at_least(share + 1) / 2, kMinElements, kElements);
-  const bool whole_rows = pass == TilePass::kWholeRows;
+  const bool whole_rows = pass == TilePass::kWholeRows, contiguous_k = tiling.k_contiguous();
+  const int64_t piece = contiguous_k ? kPiece : kStridedPiece;
+  const int64_t cluster = power_of_two_at_least(ceil_div(kp, piece));
   int64_t rows, depth;
-  if (tiling.k_contiguous() && whole_rows && kp > kMaxElements && device.bulk_copies) {
-    const int64_t cluster = power_of_two_at_least(ceil_div(kp, kMaxElements));
-    if (cluster > kMaxCluster) return false;
+  if (whole_rows && device.bulk_copies && cluster > 1 &&
+      cluster <= (contiguous_k ? kMaxCluster : kMaxStridedCluster)) {
     depth = round_up(ceil_div(kp, cluster), kChunk);
-    rows = 1;
-  } else if (tiling.k_contiguous()) {
+    rows = contiguous_k ? 1 : kElements / kStridedPiece;
+  } else if (contiguous_k) {
     depth = whole_rows ? kp : std::min(kp, elements);
     rows = std::max<int64_t>(elements / depth, 1);
   } else {
