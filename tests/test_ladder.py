@@ -94,6 +94,7 @@ def test_rows_and_columns_that_share_few_parts_of_k(stages, rows, columns):
     np.testing.assert_array_equal(found.rung[0, :, :n], rung)
     assert found.worst.max() == ladder_oracle.rungs(a, b, factor, count)[1]
     assert_same_bits(c[0], product)
+    assert campaign.measure(c[0], a, b) <= 1 + float(found.worst.max()) * (1 + 2**-16) + k * 2**-38 <= factor
     shared = ladder_oracle.overlap(a, b)
     assert (rung[shared == 0] == 1).all() and not c[0][shared == 0].any()
     rows_parts, columns_parts = (np.bitwise_or.reduce(ladder_oracle.oracle.occupancy(x)) for x in (a, b.T))

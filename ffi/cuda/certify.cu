@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kTile)
 
 // The coarse planes decide every output. The sums of kBatch rows are on their way while others are
 // looked at.
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
   constexpr int kBatch = 4, kRounds = kTile / kWarps / kBatch;
