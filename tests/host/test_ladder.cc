@@ -138,7 +138,8 @@ static void test_chains() {
   CHECK(expected[3] == std::ldexp(1, -960) + std::ldexp(1, -1012), "above a tie");
 
   const std::vector<int64_t> stats(m * kStatsFields, -1);  // every part may be occupied
-  const std::vector<uint8_t> rung(m * padded(n), 4), tiles(1, 1 << 4);
+  const std::vector<uint8_t> rung(m * padded(n), 4);
+  const std::vector<uint32_t> tiles(1, 1 << 4);
   const Layout rows = {1, m, k, 0, k, 1}, columns = {1, n, k, 0, k, 1};
   const Selection selection = {rung.data(), {tiles.data(), m, n, 1 << 4}};
   std::fesetround(FE_UPWARD);
