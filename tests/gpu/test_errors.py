@@ -17,7 +17,7 @@ RIGHT = SCALED | {"batch": 1, "rows": ROWS, "k": K, "stride_b": ROWS * K, "strid
 def statistics(x, attributes, scratch):
     types = (
         jax.ShapeDtypeStruct((1, ROWS), jnp.int32),
-        jax.ShapeDtypeStruct((1, ROWS, 7), jnp.int64),
+        jax.ShapeDtypeStruct((1, ROWS, 8), jnp.int64),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
     return jax.jit(lambda x: jax.ffi.ffi_call("jax_ozaki.stats.v1", types)(x, **attributes))(x)
