@@ -47,7 +47,7 @@ def iterate(x):
         (jo.emulate(iterate, Contract.moduli(14)), SQUARE),
         (lambda x: jo.linalg.matrix_power(x, 2, contract=Contract.moduli(14)), SQUARE),
     ],
-    ids=str,
+    ids=("matmul", "batch", "vmap", "transposes", "einsum", "emulate", "matrix_power"),
 )
 def test_a_square_is_tested(fn, operand):
     found = stages(fn, operand)
@@ -63,7 +63,7 @@ def test_a_square_is_tested(fn, operand):
         (lambda x: jo.inner(x, x, contract=Contract.moduli(14)), SQUARE),
         (lambda x: dot(x, x.T), LARGE),
     ],
-    ids=str,
+    ids=("matmul", "batch", "inner", "strassen"),
 )
 def test_a_gram_matrix_is_not(fn, operand):
     assert stages(fn, operand) == ["quantize", "symmetric_mma", "symmetric_combine"]
