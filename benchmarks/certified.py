@@ -28,7 +28,7 @@ from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
 Pair = tuple[Array, ...]
-SLOW_SIZE = 4096  # the largest for data of the last rung, whose time grows as n^3 from 150 ms
+SLOW_SIZE = 4096  # the largest for data of the upper rungs and for exact()
 
 
 @partial(jax.jit, static_argnums=(1, 2))
