@@ -296,7 +296,7 @@ class Contract:
 
 _NOT_REPRODUCIBLE = "reproducible=False"
 _SUM_ERROR = 2.0**-38
-"""What the last rung is certain of: c - 1 for every k, with room for the final rounding."""
+"""What integer sums are certain of: c - 1 for every k, with room for the final rounding."""
 
 _WIDER = 5
 """Moduli that the third rung has more than the first."""

@@ -24,9 +24,10 @@ from ._switch import Switch
 class enable:
     """A block in which every float64 and complex128 product is emulated when it is lowered.
 
-    It reaches every product that jax lowers, also those that a primitive creates there and no jaxpr shows. What counts is the block in which a program is *lowered*: for a jitted function, that of
-    its call. The switch is part of the jit key, so nothing compiled outside is used inside, or the reverse, and it
-    is thread-local. ``JAX_OZAKI_ENABLE=1`` sets it for a process.
+    It reaches every product that jax lowers, also those that a primitive creates there and no jaxpr shows. What
+    counts is the block in which a program is *lowered*: for a jitted function, that of its call. The switch is part
+    of the jit key, so nothing compiled outside is used inside, or the reverse, and it is thread-local.
+    ``JAX_OZAKI_ENABLE=1`` sets it for a process.
 
     A function that ``jax.vjp`` or ``jax.linearize`` returned in the block, or a ``jax.jit(f).trace(...)`` made
     there, is native when it is called or lowered outside. Products that a call makes native with

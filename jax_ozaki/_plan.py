@@ -154,11 +154,12 @@ def plan(
 
     On NVIDIA GPUs a product in one piece whose m, n and k are all 7168 or more takes one level of
     Strassen-Winograd, the same bits with 7/8 of the INT8 work and 7/4 of the residues' bytes, where these stay
-    within the budget and neither operand is prepared. A float64 product of an array with itself, ``x @ x.T`` or
-    ``x @ x``, takes half of the work there where its result is symmetric: to the bit, which the device finds out.
+    within the budget and neither operand is prepared. A float64 product of an array of 1536 rows or more with itself
+    takes half of the work there where its result is symmetric: ``x @ x.T``, and ``x @ x`` of an ``x`` that the device
+    finds symmetric to the bit.
 
-    Raises TypeError for sizes that are no integers, and ValueError for negative sizes, for a contract that cannot be kept at this ``k`` and for
-    a workspace that holds not even the smallest blocks.
+    Raises TypeError for sizes that are no integers, and ValueError for negative sizes, for a contract that cannot be
+    kept at this ``k`` and for a workspace that holds not even the smallest blocks.
     """
     m, n, k, batch = (integer(name, x, 0) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     dtype = jnp.dtype(dtype)

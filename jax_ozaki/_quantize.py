@@ -25,7 +25,7 @@ from ._primitive import lower, lower_stages
 from ._stages import Quantized
 
 ozaki_statistics_p = Primitive("ozaki_statistics")
-"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 7]."""
+"""Scales int32[*batch, *free] and statistics int64[*batch, *free, 8]."""
 
 ozaki_quantize_p = Primitive("ozaki_quantize")
 """Residues uint8[*batch, moduli, *free, padded k], twice the moduli where complex, scales and statistics."""
