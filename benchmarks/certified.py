@@ -10,7 +10,6 @@ ladder gave; ``moduli`` is what the operands of the first one need.
 from __future__ import annotations
 
 import argparse
-import datetime
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from records import save
+from records import machine, save
 
 import jax_ozaki as jo
 from gpu import random_matrix
-from jax_ozaki import Contract, _ffi
-from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
+from jax_ozaki import Contract
+from jax_ozaki._bench.timing import Variant, Watch, take_turns
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
 Pair = tuple[Array, ...]
@@ -161,16 +160,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     jax.config.update("jax_enable_x64", True)
-    meta = {
-        "ffi_hash": _ffi.build_info()["ffi_hash"],
-        "gpu": jax.devices()[0].device_kind,
-        "driver": query_gpu("driver_version")[0],
-        "jax": jax.__version__,
-        "date": datetime.date.today().isoformat(),
-        "seconds": options.seconds,
-        "rounds": options.rounds,
-        "moduli": few_bits(min(options.sizes)),
-    }
+    moduli = few_bits(min(options.sizes))
+    meta = machine() | {"seconds": options.seconds, "rounds": options.rounds, "moduli": moduli}
     print(meta, flush=True)
     rows = []
     for n in options.sizes:

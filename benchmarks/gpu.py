@@ -14,7 +14,6 @@ absolute values of complex numbers, in units of 2^-53, against exact arithmetic.
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import os
 import statistics
@@ -28,11 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from records import existing_rows, merged, save
+from records import existing_rows, machine, merged, save
 
 import jax_ozaki as jo
-from jax_ozaki import Contract, _ffi, _field, _stages
-from jax_ozaki._bench.timing import Variant, Watch, query_gpu, take_turns
+from jax_ozaki import Contract, _field, _stages
+from jax_ozaki._bench.timing import Variant, Watch, take_turns
 from jax_ozaki._operand import Operand
 
 GRAPH_SIZE = 1024
@@ -304,20 +303,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     jax.config.update("jax_enable_x64", True)
-    ffi_hash = _ffi.build_info()["ffi_hash"]
-    old = existing_rows(options.output, ffi_hash) if options.merge else []
+    meta = machine() | {"seconds": options.seconds, "rounds": options.rounds}
+    old = existing_rows(options.output, meta["ffi_hash"]) if options.merge else []
     chosen = [f"{name}={os.environ[name]}" for name in KERNEL_VARIABLES if name in os.environ]
-    driver, limit = query_gpu("driver_version", "power.limit")
-    meta = {
-        "ffi_hash": ffi_hash,
-        "gpu": jax.devices()[0].device_kind,
-        "driver": driver,
-        "jax": jax.__version__,
-        "date": datetime.date.today().isoformat(),
-        "power_limit_w": float(limit) if limit != "unknown" else None,
-        "seconds": options.seconds,
-        "rounds": options.rounds,
-    }
     largest = max(options.sizes)
     a, b = (random_matrix(seed, largest, options.dtype) for seed in (1, 2))
     rows: list[dict[str, Any]] = []

@@ -10,7 +10,6 @@ certified contract gave.
 from __future__ import annotations
 
 import argparse
-import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from records import save
+from records import machine, save
 
 import jax_ozaki as jo
-from jax_ozaki import Contract, _ffi
-from jax_ozaki._bench.timing import Variant, query_gpu, take_turns
+from jax_ozaki import Contract
+from jax_ozaki._bench.timing import Variant, take_turns
 from jax_ozaki._cli.purification import Purified, purify
 
 CONTRACTS = (Contract.normwise(2), Contract.componentwise("sqrt_k"))
@@ -76,14 +75,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    (driver,) = query_gpu("driver_version")
-    meta = {
-        "ffi_hash": _ffi.build_info()["ffi_hash"],
-        "gpu": jax.devices()[0].device_kind,
-        "driver": driver,
-        "jax": jax.__version__,
-        "date": datetime.date.today().isoformat(),
-    }
+    meta = machine()
     rows: list[dict[str, Any]] = []
     for n in options.sizes:
         rows += measure(n, options)

@@ -5,15 +5,34 @@ One file holds one version of the kernels, named by its ``ffi_hash``.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from jax_ozaki import _ffi
+from jax_ozaki._bench.timing import query_gpu
+
 KEY = ("method", "contract", "dtype", "m", "n", "k", "batch")
 """What identifies a row."""
 
 Row = dict[str, Any]
+
+
+def machine() -> dict[str, Any]:
+    """What measurements belong to, for a file's "meta"."""
+    driver, power = query_gpu("driver_version", "power.limit")
+    return {
+        "ffi_hash": _ffi.build_info()["ffi_hash"],
+        "gpu": jax.devices()[0].device_kind,
+        "driver": driver,
+        "jax": jax.__version__,
+        "date": datetime.date.today().isoformat(),
+        "power_limit_w": float(power) if power != "unknown" else None,
+    }
 
 
 def existing_rows(path: Path, ffi_hash: str) -> list[Row]:

@@ -9,7 +9,6 @@ Times are medians of sustained runs (see timing.py) of jitted products of operan
 from __future__ import annotations
 
 import argparse
-import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from records import save
+from records import machine, save
 
 import jax_ozaki as jo
 from gpu import random_matrix
-from jax_ozaki import Contract, _ffi
-from jax_ozaki._bench.timing import Variant, query_gpu, take_turns
+from jax_ozaki import Contract
+from jax_ozaki._bench.timing import Variant, take_turns
 
 LAYOUTS = {
     "m": (P("x"), P(), P("x")),
@@ -93,16 +92,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    gpu, driver, power = query_gpu("name", "driver_version", "power.limit")
     rows = measure(options)
-    meta = {
-        "ffi_hash": _ffi.build_info()["ffi_hash"],
-        "gpu": gpu,
+    meta = machine() | {
         "devices": len(jax.devices()),
-        "driver": driver,
-        "jax": jax.__version__,
-        "date": datetime.date.today().isoformat(),
-        "power_limit_w": float(power) if power != "unknown" else None,
         "seconds": options.seconds,
         "rounds": options.rounds,
     }

@@ -10,7 +10,6 @@ are two arrays; ``x x`` is measured with a symmetric x and with one that is not.
 from __future__ import annotations
 
 import argparse
-import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from records import save
+from records import machine, save
 
 import jax_ozaki as jo
 from gpu import random_matrix
-from jax_ozaki import Contract, _ffi
-from jax_ozaki._bench.timing import Variant, query_gpu, take_turns
+from jax_ozaki import Contract
+from jax_ozaki._bench.timing import Variant, take_turns
 
 CONTRACTS = (Contract.moduli(14), Contract.componentwise("sqrt_k"))
 
@@ -59,15 +58,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    meta = {
-        "ffi_hash": _ffi.build_info()["ffi_hash"],
-        "gpu": jax.devices()[0].device_kind,
-        "driver": query_gpu("driver_version")[0],
-        "jax": jax.__version__,
-        "date": datetime.date.today().isoformat(),
-        "seconds": options.seconds,
-        "rounds": options.rounds,
-    }
+    meta = machine() | {"seconds": options.seconds, "rounds": options.rounds}
     rows: list[dict[str, Any]] = []
     for n in options.sizes:
         for contract in CONTRACTS:
