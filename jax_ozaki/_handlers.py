@@ -247,7 +247,6 @@ class CudaHandlers(Handlers):
 _COMPUTED, _FROM_OWN_COLUMNS = 1, 2
 """What a tile of a square needs: cuda/symmetry.h."""
 
-
 _SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7
 

@@ -34,10 +34,7 @@ def multiply(x: Array, y: Array) -> Wide:
 def shift_right(x: Wide, shift: Array) -> tuple[Wide, Array]:
     """x 2^-shift rounded down, and whether that lost anything, for x >= 0 and shift >= 0."""
     high, low = x
-    shifted = (
-        shift_left(high, -shift),
-        (shift_left(low, -shift) | shift_left(high, 64 - shift)),
-    )
+    shifted = shift_left(high, -shift), shift_left(low, -shift) | shift_left(high, 64 - shift)
     back = shift_left(shifted[0], shift) | shift_left(shifted[1], shift - 64)
     return shifted, (back != high) | (shift_left(shifted[1], shift) != low)
 
