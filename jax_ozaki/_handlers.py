@@ -245,7 +245,8 @@ class CudaHandlers(Handlers):
 
 
 _COMPUTED, _FROM_OWN_COLUMNS = 1, 2
-"""What a tile of a square needs: cuda/symmetry.h."""
+"""What a tile of a square needs: cuda/symmetry.h. One that needs its own columns is of a first rung, too: Strassen's."""
+assert _FROM_OWN_COLUMNS & _rungs.FIRST
 
 _SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7

@@ -9,17 +9,15 @@ from jax_ozaki import _ladder_reference, _rungs
 from jax_ozaki._operand import Operand
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def sums(stages, group, orders, a, b, rung):
+@partial(jax.jit, static_argnums=(0, 1, 2), static_argnames="rungs")
+def sums(stages, group, orders, a, b, rung, rungs=1 << _rungs.SUM):
     """The sums of every output with rung 4, and 7 elsewhere."""
     sides = [Operand(x, order) for x, order in zip((a, b), orders, strict=True)]
     tables = [stages.stats(x, 15)[1] for x in sides]
     m, n = (x.rows for x in sides)
     found = _ladder_reference.rung_map(rung)
     c = jax.numpy.full((rung.shape[0], m, n), 7.0)
-    return stages.ladder_sum(
-        *sides, *tables, found.rung, found.tiles, c, rungs=1 << _rungs.SUM, exact=False, group=group
-    )
+    return stages.ladder_sum(*sides, *tables, found.rung, found.tiles, c, rungs=rungs, exact=False, group=group)
 
 
 def adversarial(rng, m, k, n):

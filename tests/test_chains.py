@@ -79,6 +79,14 @@ def test_handlers_reference_and_oracle_agree(k):
     assert_same_bits(strided, expected, "strided")
 
 
+@pytest.mark.parametrize("rungs", [0, 1, 256])
+def test_a_stage_refuses_what_is_no_set_of_rungs(rungs):
+    """Bits of a tile's word that say other things, and the rung of the padding, would reach memory of others."""
+    operands = np.ones((1, 2, 3)), np.ones((1, 3, 3))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="rungs"):
+        sums(HANDLERS, 1, ("brk", "brk"), *operands, np.ones((1, 2, 3), np.uint8), rungs=rungs).block_until_ready()
+
+
 def test_tiles_and_parts_without_nonzeros():
     """Triangular operands whose outputs have products in few parts of k, in several tiles, and odd sizes."""
     rng = np.random.default_rng(3)

@@ -62,7 +62,7 @@ MmaSizes mma_sizes(const U8& lhs, const U8& rhs) {
 
 ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U32 tiles, Result<S32> sums,
                              Result<U8>, MmaAttributes attributes) {
-  Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
+  Checks checks = check_magnitude(lhs, rhs, tiles, *sums, attributes);
   if (checks.ok()) {
     const MmaSizes sizes = mma_sizes(lhs, rhs);
     const std::string problem =
@@ -119,7 +119,7 @@ ffi::Error residues_handler(ffi::ThreadPool pool, F64 x, S32 scale, S32 count, U
 
 ffi::Error mma_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, S32 count, U32 tiles, Result<U8> v,
                        Result<U8>, MmaAttributes attributes) {
-  Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v);
+  Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v, attributes);
   const int moduli = modulus_count(checks, count, moduli_of(lhs));
   if (checks.ok()) {
     const MmaSizes sizes = mma_sizes(lhs, rhs);

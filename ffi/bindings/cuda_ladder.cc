@@ -60,7 +60,7 @@ GroupedMma flagged_mma(const U8& lhs, const U8& rhs, void* output, MmaOutput kin
 
 ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U32 tiles, Result<S32> sums,
                              Result<U8> scratch, MmaAttributes attributes) {
-  Checks checks = check_magnitude(lhs, rhs, tiles, *sums);
+  Checks checks = check_magnitude(lhs, rhs, tiles, *sums, attributes);
   check_list(checks, mma_extents(lhs, rhs), *scratch);
   GroupedMma mma = flagged_mma(lhs, rhs, sums->untyped_data(), MmaOutput::kFlaggedSums, tiles,
                                attributes.rungs, *scratch);
@@ -70,7 +70,7 @@ ffi::Error magnitude_handler(cudaStream_t stream, U8 lhs, U8 rhs, U32 tiles, Res
 
 ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U32 tiles, Result<U8> v,
                        Result<U8> scratch, MmaAttributes attributes) {
-  Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v);
+  Checks checks = check_ladder_mma(lhs, rhs, count, tiles, *v, attributes);
   check_list(checks, mma_extents(lhs, rhs), *scratch);
   GroupedMma mma = flagged_mma(lhs, rhs, v->untyped_data(), MmaOutput::kFlaggedResidues, tiles,
                                attributes.rungs, *scratch);

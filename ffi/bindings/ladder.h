@@ -272,6 +272,11 @@ inline void check_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t
 }
 
 // The tiles of one side: the other side's rows are unknown here.
+// A set of rungs: the lowest byte of a tile's word.
+inline void check_rungs(Checks& checks, int64_t rungs) {
+  checks.require(0 < rungs && rungs < 256, "rungs is " + std::to_string(rungs));
+}
+
 inline void check_side(Checks& checks, int64_t side, const U32& tiles, const Layout& layout) {
   checks.require(side == 0 || side == 1,
                  "side is " + std::to_string(side) + ", allowed are 0 (lhs) and 1 (rhs)");
@@ -313,6 +318,12 @@ inline Checks check_ladder_quantize(const F64& x, const LadderQuantizeAttributes
   Checks checks = check_quantize(x, of_quantize, residues, scale, stats, kLadderQuantizeTarget);
   checks.require(planes_of(plane) == kCoarsePlanes, "there is more than one coarse plane");
   check_plane_shape(checks, plane, attributes.layout, attributes.step);
+  if (!checks.ok()) return checks;
+  // Shorter planes end in the middle of a line, where the last elements also write what follows.
+  const PlaneSubset subset = {attributes.layout.k, attributes.step};
+  checks.require(
+      subset.all() || subset.kept() >= kMinLines * kLineBytes,
+      "a part of k is too short for a plane: step is " + std::to_string(attributes.step));
   return checks;
 }
 
@@ -323,12 +334,14 @@ inline Checks check_planes(const F64& x, const S64& stats, const U32& tiles, con
   checks.layout("x", layout, x.element_count());
   checks.shape("stats", stats.dimensions(), {layout.batch, layout.rows, kStatsFields});
   check_side(checks, attributes.side, tiles, layout);
+  check_rungs(checks, attributes.rungs);
   check_plane_count(checks, planes_of(planes));
   check_plane_shape(checks, planes, layout, attributes.step);
   return checks;
 }
 
-inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U32& tiles, const S32& sums) {
+inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U32& tiles, const S32& sums,
+                              const MmaAttributes& attributes) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kMagnitudeTarget);
   check_factors(checks, lhs, rhs);
@@ -337,6 +350,7 @@ inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U32& tiles, co
   checks.require(extents.kp <= longest, "lhs has rows of " + std::to_string(extents.kp) +
                                             " bytes, which 32 bits cannot sum");
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
+  check_rungs(checks, attributes.rungs);
   checks.shape("sums", sums.dimensions(),
                {extents.batch, extents.moduli, extents.m, padded(extents.n)});
   return checks;
@@ -403,18 +417,20 @@ inline Checks check_ladder_residues(const F64& x, const S32& scale, const S32& c
   checks.shape("scale", scale.dimensions(), {attributes.layout.batch, attributes.layout.rows});
   check_count(checks, count);
   check_side(checks, attributes.side, tiles, attributes.layout);
+  check_rungs(checks, attributes.rungs);
   check_residue_shape(checks, attributes.layout, residues);
   return checks;
 }
 
 inline Checks check_ladder_mma(const U8& lhs, const U8& rhs, const S32& count, const U32& tiles,
-                               const U8& v) {
+                               const U8& v, const MmaAttributes& attributes) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   Checks checks(kLadderMmaTarget);
   check_factors(checks, lhs, rhs);
   checks.moduli(extents.moduli);
   check_count(checks, count);
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
+  check_rungs(checks, attributes.rungs);
   checks.shape("v", v.dimensions(), {extents.batch, extents.moduli, extents.m, padded(extents.n)});
   return checks;
 }
@@ -448,6 +464,7 @@ inline Checks check_ladder_combine(const U8& v, const S32& scale_a, const S32& s
       {layouts.a.batch, attributes.product.moduli, layouts.a.rows, padded(layouts.b.rows)});
   check_count(checks, count);
   check_rung_map(checks, rung, tiles, layouts);
+  check_rungs(checks, attributes.rungs);
   check_earlier(checks, earlier, c);
   return checks;
 }
@@ -463,6 +480,8 @@ inline Checks check_ladder_sum(const F64& a, const F64& b, const S64& stats_a, c
   checks.shape("stats_a", stats_a.dimensions(), {layouts.a.batch, layouts.a.rows, kStatsFields});
   checks.shape("stats_b", stats_b.dimensions(), {layouts.b.batch, layouts.b.rows, kStatsFields});
   check_rung_map(checks, rung, tiles, layouts);
+  check_rungs(checks, attributes.rungs);
+  checks.require(attributes.rungs % 2 == 0, "rungs has rung 0, which the padding has");
   const int64_t group = attributes.group;
   checks.require(group == 0 || (group > 0 && (group & (group - 1)) == 0 && attributes.exact == 0),
                  "a group is no power of two, or its sums are to be exact");

@@ -1,4 +1,4 @@
-// An output as an integer sum of its products, for what no modulus set holds: the last rung.
+// An output as an integer sum of its products, for what no modulus set holds nor a float64 sum.
 // Integers add up in any order, so every device has the same bits.
 #pragma once
 

@@ -17,8 +17,8 @@ struct CertifySizes {
 };
 
 // rung uint8[batch, m, padded(n)], 0 in the padding; tiles uint32[batch, tiles_of(m), tiles_of(n)],
-// see common/occupancy.h; worst float32, shaped as the tiles: the largest ratio of a certificate of the outputs decided in
-// this call.
+// see common/occupancy.h; worst float32, shaped as the tiles: the largest ratio of a certificate of
+// the outputs decided in this call.
 struct RungMap {
   uint8_t* rung;
   uint32_t* tiles;

@@ -118,7 +118,7 @@ template <bool kPaired>
 __device__ __forceinline__ void copy(double* target, const double* x, int64_t at, int64_t left) {
   const double* const source = left > 0 ? x + at : x;
   if (kPaired) {
-    ptx::cp_async_16(shared_address(target), source, left >= 2 ? 16 : left > 0 ? 8 : 0);
+    ptx::cp_async_16_part(shared_address(target), source, left >= 2 ? 16 : left > 0 ? 8 : 0);
   } else {
     ptx::cp_async_8(shared_address(target), source, left > 0);
   }
@@ -380,7 +380,7 @@ __device__ __forceinline__ void sum_few(const ChainSum& args, const Block& unit,
     }
 #pragma unroll
     for (int chain = 0; chain < kFewLanes; ++chain) {
-      const int64_t of = first / kChain + chain >> args.log2_group;
+      const int64_t of = (first / kChain + chain) >> args.log2_group;
       if (of != group) {
         sum = __dadd_rn(sum, of_group);
         of_group = 0;
@@ -500,15 +500,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       });
 }
 
-}  // namespace
-
 // Whether every other element of a run in memory, from its first on, is on a 16-byte boundary.
-static bool paired(const double* x, const Layout& layout) {
+bool paired(const double* x, const Layout& layout) {
   const int64_t across = layout.stride_k == 1 ? layout.stride_r : layout.stride_k;
   const bool runs = layout.stride_k == 1 || layout.stride_r == 1;
   return runs && reinterpret_cast<uintptr_t>(x) % 16 == 0 && layout.stride_b % 2 == 0 &&
          across % 2 == 0;
 }
+
+}  // namespace
 
 Status launch_chain_sum(const LadderSum& sum, cudaStream_t stream) {
   constexpr int kShared = sizeof(Shared);

@@ -100,13 +100,8 @@ Status launch(MmaArguments args, cudaStream_t stream) {
   }
   const uint32_t workers = std::min(args.grid.all_tiles(), most);
   args.grid.set_workers(workers);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = workers;
-  config.blockDim = S::kThreads;
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, args));
-  return Status();
+  kernel<<<workers, S::kThreads, kBytes, stream>>>(args);
+  return launch_status("mma_sync_kernel");
 }
 
 // The partial CRT keeps a group's residues beside the accumulators: more warps share a tile.

@@ -14,7 +14,8 @@ struct LaunchShape {
   int threads;
   int shared_bytes = 0;
   int cluster = 1;
-  // Begins before the kernel before it in the stream has ended, and waits for it (ptx/dependent_launch.cuh).
+  // Begins before the kernel before it in the stream has ended, and waits for it
+  // (ptx/dependent_launch.cuh).
   bool early = false;
 };
 

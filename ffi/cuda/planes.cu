@@ -78,9 +78,11 @@ __global__ void __launch_bounds__(kThreads)
   if (kFinePart) {
     const KRange needed =
         needed_range(args.flagged, args.side, row_of_batch, rows, layout.rows, layout.k);
-    depth_begin = static_cast<uint32_t>(needed.begin / kDepth);
-    if (args.subset.all()) depth_end = static_cast<uint32_t>((needed.end + kDepth - 1) / kDepth);
     if (needed.end == 0) return;
+    if (args.subset.all()) {
+      depth_begin = static_cast<uint32_t>(needed.begin / kDepth);
+      depth_end = static_cast<uint32_t>((needed.end + kDepth - 1) / kDepth);
+    }
   }
   const uint64_t* x = reinterpret_cast<const uint64_t*>(args.x) + layout.offset(b, first_row, 0);
 

@@ -130,7 +130,7 @@ Status launch_symmetry(const double* x, const Layout& layout, uint32_t* tiles, c
                            stream>>>(tiles, side, count);
   OZAKI_RETURN_IF_ERROR(launch_status("symmetric_tiles_kernel"));
   const Matrices matrices = {reinterpret_cast<const uint64_t*>(x), n, layout.stride_b,
-                             std::max(layout.stride_r, layout.stride_k)};
+                             layout.stride_k == 1 ? layout.stride_r : layout.stride_k};
   symmetry_kernel<<<resident(grid, device), kThreads, 0, stream>>>(matrices, grid, tiles, count,
                                                                    symmetry_flag(n));
   return launch_status("symmetry_kernel");

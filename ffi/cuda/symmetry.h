@@ -19,9 +19,9 @@ constexpr uint32_t kComputed = 1, kFromOwnColumns = 2;
 // The tile that says whether they are symmetric: that in the lower left corner of the first matrix.
 inline int64_t symmetry_flag(int64_t n) { return (tiles_of(n) - 1) * tiles_of(n); }
 
-// Enqueues the tiles of the squares of x on `stream` of `device`, the current one, those of symmetric products if all matrices
-// of the batch are symmetric to the bit. `layout` has as many rows as k. Allocates nothing, waits
-// for nothing.
+// Enqueues the tiles of the squares of x on `stream` of `device`, the current one, those of symmetric
+// products if all matrices of the batch are symmetric to the bit. `layout` has as many rows as k.
+// Allocates nothing, waits for nothing.
 Status launch_symmetry(const double* x, const Layout& layout, uint32_t* tiles, const Device& device,
                        cudaStream_t stream);
 

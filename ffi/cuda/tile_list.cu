@@ -39,7 +39,9 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t of_lane = of_warp[turn][lane];
     const uint32_t before = __reduce_add_sync(~0u, lane < warp ? of_lane : 0);
     if (any != 0) {
-      const KRange range = k_range(any, k);
+      // A tile without any k would have no stage to wait for.
+      KRange range = k_range(any, k);
+      if (range.begin >= range.end) range = {0, k};
       list[1 + listed + before + __popc(found & ((1u << lane) - 1))] =
           make_uint4(b, of_batch, range.begin, range.end);
     }

@@ -13,7 +13,8 @@ __device__ __forceinline__ void cp_async_16(uint32_t destination, const void* so
 }
 
 // Writes 16 bytes at `destination`: `bytes` of them from `source`, then zeros.
-__device__ __forceinline__ void cp_async_16(uint32_t destination, const void* source, int bytes) {
+__device__ __forceinline__ void cp_async_16_part(uint32_t destination, const void* source,
+                                                 int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
                "r"(bytes)
                : "memory");
