@@ -246,6 +246,13 @@ def test_a_pause_does_not_move_a_turn(clocked):
     assert variant.ms == [pytest.approx(2)]
 
 
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_calls_that_wait_for_their_results(clocked, samples):
+    variant = clocked(0.03)
+    Turn(variant, samples, calls=1, long=False).take()
+    assert variant.ms == [pytest.approx(30)]
+
+
 @pytest.mark.parametrize(
     ("seconds", "known", "turn"),
     [

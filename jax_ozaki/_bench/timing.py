@@ -113,8 +113,11 @@ class Turn:
         return Turn(variant, max(1, round(seconds / (calls() * one))), calls(), long=one >= seconds)
 
     def take(self) -> None:
+        # Where a call itself waits for its result, as that of a program with a loop may, the sample before the last ends
+        # with the last one. So there is one more than is timed.
         warm_up = self.samples // 2
-        timed = self.variant.run(warm_up + self.samples, self.calls)[warm_up:]
+        samples = self.variant.run(warm_up + self.samples + min(warm_up, 1), self.calls)
+        timed = samples[warm_up : warm_up + self.samples]
         self.variant.ms.append(1e3 * statistics.median(timed) / self.variant.products)
 
 
