@@ -215,7 +215,7 @@ class Contract:
     def sum_group(self, k: int) -> int:
         """Chains of a group where the last rung adds up in float64, as ``_chains`` has it; 0 where it adds integers."""
         c = self.error_factor(k)
-        if self.kind != "componentwise" or k < 4 or _chains.error_factor(k) > c:  # type: ignore[operator]
+        if self.kind != "componentwise" or c is None or k < 4 or _chains.error_factor(k) > c:
             return 0
         return _chains.group(k)
 
