@@ -1,17 +1,19 @@
 """Speed of certified products on a GPU by kind of data, beside moduli(15) and jnp.dot in the same process.
 
     python benchmarks/certified.py --output benchmarks/results/h200/certified.json
-        [--sizes 4096 8192 16384] [--seconds 0.2] [--rounds 5]
+        [--sizes 4096 8192 16384] [--data "phi 0.5" ...] [--seconds 0.1] [--rounds 9]
 
-Times are medians of sustained calls (see timing.py). ``rungs`` are the shares of outputs that each rung of the
-ladder gave; ``moduli`` is what the operands of the first one need.
+Times are medians of sustained calls (see timing.py); beyond 4096, where a call takes longer, of half as many turns.
+``rungs`` are the shares of outputs that each rung of the ladder gave; ``moduli`` is what the operands of the first
+one need.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import cache, partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ from jax_ozaki._bench.timing import Variant, Watch, take_turns
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
 Pair = tuple[Array, ...]
-SLOW_SIZE = 4096  # the largest for data of the upper rungs and for exact()
+Programs = dict[tuple[int, str], Callable[..., Any]]
+"""By size and name."""
+SLOW_SIZE = 4096  # the largest for data of the upper rungs and for exact(), and the largest for every round
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -96,33 +100,47 @@ FEW_BITS = {
 }
 
 
-native = jax.jit(jnp.dot)
-
-
-@cache
-def program(contract: Contract) -> Callable[..., Array]:
-    """Compiled once a size, whatever the data."""
-    return jax.jit(partial(jo.dot, contract=contract))
-
-
-@jax.jit
 def reported(a: Array, b: Array) -> jo.Report:
     return jo.dot(a, b, contract=CERTIFIED, return_report=True)[1]
 
 
-def measure(name: str, operands: Pair, contracts: list[Contract], options: argparse.Namespace) -> Any:
+def contracts(n: int) -> list[Contract]:
+    return [PLAIN, CERTIFIED, *([EXACT] if n <= SLOW_SIZE else [])]
+
+
+def compiled(sizes: list[int]) -> Programs:
+    """The programs of each size, whatever the data, compiled in parallel."""
+    functions: Programs = {}
+    for n in sizes:
+        products = {str(contract): partial(jo.dot, contract=contract) for contract in contracts(n)}
+        for name, function in (products | {"jnp.dot": jnp.dot, "report": reported}).items():
+            functions[n, name] = function
+
+    def compile(key: tuple[int, str]) -> Any:
+        operand = jax.ShapeDtypeStruct((key[0], key[0]), jnp.float64)
+        return jax.jit(functions[key]).lower(operand, operand).compile()
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(functions, pool.map(compile, functions), strict=True))
+
+
+def measure(name: str, operands: Pair, programs: Programs, options: argparse.Namespace) -> Any:
     """One row: times of every contract, and what the certified one did."""
-    variants = {str(contract): Variant(partial(program(contract), *operands)) for contract in contracts}
-    variants["jnp.dot"] = Variant(partial(native, *operands))
+    n = len(operands[0])
+    timed = [str(contract) for contract in contracts(n) if contract is not EXACT or name == "phi 0.5"]
+    variants = {x: Variant(partial(programs[n, x], *operands)) for x in (*timed, "jnp.dot")}
+    rounds = options.rounds if n <= SLOW_SIZE else -(-options.rounds // 2)
     with Watch() as watch:
-        take_turns(list(variants.values()), seconds=options.seconds, rounds=options.rounds)
-    report = reported(*operands)
-    n, ms = len(operands[0]), {key: variant.median for key, variant in variants.items()}
+        take_turns(list(variants.values()), seconds=options.seconds, rounds=rounds)
+    report = programs[n, "report"](*operands)
+    ms = {key: variant.median for key, variant in variants.items()}
     certified = ms[str(CERTIFIED)]
     return {
         "data": name,
         "n": n,
         "ms": ms,
+        "spread": {key: variant.spread for key, variant in variants.items()},
+        "turns": rounds,
         "over_moduli": certified / ms[str(PLAIN)],
         "over_native": certified / ms["jnp.dot"],
         "moduli": int(report.moduli),
@@ -142,17 +160,17 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
-def few_bits(n: int) -> dict[str, int]:
+def few_bits(n: int, report: Callable[..., jo.Report]) -> dict[str, int]:
     """The moduli that the first rung multiplies, by the kind of elements."""
-    return {name: int(reported(*make(n)).moduli) for name, make in FEW_BITS.items()}
+    return {name: int(report(*make(n)).moduli) for name, make in FEW_BITS.items()}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 8192, 16384])
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
-    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn, after half of that to warm up")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn, after half of that to warm up")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -160,7 +178,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     jax.config.update("jax_enable_x64", True)
-    moduli = few_bits(min(options.sizes))
+    programs = compiled(options.sizes)
+    smallest = min(options.sizes)
+    moduli = few_bits(smallest, programs[smallest, "report"])
     meta = machine() | {"seconds": options.seconds, "rounds": options.rounds, "moduli": moduli}
     print(meta, flush=True)
     rows = []
@@ -168,8 +188,7 @@ def main() -> None:
         for name in options.data:
             if name in SLOW and n > SLOW_SIZE:
                 continue
-            contracts = [PLAIN, CERTIFIED] + ([EXACT] if name == "phi 0.5" and n <= SLOW_SIZE else [])
-            rows.append(measure(name, DATA[name](n), contracts, options))
+            rows.append(measure(name, DATA[name](n), programs, options))
             print_row(rows[-1])
             save(options.output, meta, rows)
 
