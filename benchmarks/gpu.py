@@ -4,7 +4,7 @@
         [--dtype complex128] [--sizes 1024 2048 ...] [--contracts "moduli(14)" ...] [--seconds 0.15] [--rounds 5]
         [--torch]
 
-Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 1024, of
+Times are medians of sustained runs (see jax_ozaki/_bench/timing.py): of calls of a jitted product and, up to n = 2048, of
 products inside one program (ms_graph), where XLA's dispatch of a call does not count. Every contract takes turns with
 jnp.dot alone, so a row's ratio is to the times of jnp.dot around its own. Stages are timed each alone, many calls in one
 program; the INT8 product takes turns with cuBLAS's on the same residues. Errors are |C - AB| / (|A||B|) of sampled outputs,
@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compiling import compile_all
 from jax import Array, lax
 from records import existing_rows, machine, merged, save
 
@@ -34,7 +35,7 @@ from jax_ozaki import Contract, _field, _stages
 from jax_ozaki._bench.timing import Variant, Watch, take_turns
 from jax_ozaki._operand import Operand
 
-GRAPH_SIZE = 1024
+GRAPH_SIZE = 2048
 LONG_SIZE = 16384  # from which on turns are four times as long, so that one call can warm up for others
 GRAPH_PRODUCTS = 50
 STAGE_SIZE = 4096  # from which on stages are timed
@@ -157,8 +158,9 @@ def time_stages(a: Array, b: Array, counts: list[int], options: argparse.Namespa
         int8["int8_torch_tops"] = torch_int8_variant(*factors)
     # What moves bytes would rest the units of what multiplies.
     moving = [variant for stages in of_count.values() for variant, _ in stages.bytes_moved.values()]
-    take_turns([*moving, copy], seconds=options.seconds / 3, rounds=min(3, options.rounds))
     multiplying = [stages.grouped_mma for stages in of_count.values()]
+    compile_all([*moving, *multiplying])
+    take_turns([*moving, copy], seconds=options.seconds / 3, rounds=min(3, options.rounds))
     take_turns([*multiplying, *int8.values()], seconds=2 * options.seconds, rounds=min(3, options.rounds))
 
     reference = {name: 2 * n**3 / variant.median / 1e9 for name, variant in int8.items()}
@@ -222,9 +224,12 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
     stages = time_stages(a, b, sorted(set(counts)), options)
     operations = 8 * n**3 if jnp.iscomplexobj(a) else 2 * n**3
 
-    native = jax.jit(jnp.dot)
-    native_error = exact.error(native(a, b))
-    native_ms: list[float] = []
+    functions = {contract: partial(jo.dot, contract=contract) for contract in options.contracts}
+    native, *calls = (Variant(partial(jax.jit(function), a, b)) for function in (jnp.dot, *functions.values()))
+    in_graph = [jnp.dot, *functions.values()] if n <= GRAPH_SIZE else []
+    graphs = [in_a_row(function, GRAPH_PRODUCTS, a, b) for function in in_graph]
+    compile_all([native, *calls, *graphs])
+    native_error = exact.error(native.call())
 
     def row(name: str, contract: Contract, ms: list[float], error: float, own_native: list[float]) -> dict[str, Any]:
         middle, native_middle = statistics.median(ms), statistics.median(own_native)
@@ -246,22 +251,19 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
         } | stages.get(moduli, {})
 
     rows = []
-    for contract in options.contracts:
-        product = partial(jo.dot, contract=contract)
-        jitted = jax.jit(product)
-        error = exact.error(jitted(a, b))
-        of_native, call = (Variant(partial(function, a, b)) for function in (native, jitted))
-        in_graph = [jnp.dot, product] if n <= GRAPH_SIZE else []
-        graphs = [in_a_row(function, GRAPH_PRODUCTS, a, b) for function in in_graph]
-        with Watch() as watch:
-            take_turns([of_native, call, *graphs], seconds=options.seconds * scale, rounds=options.rounds)
-        native_ms += of_native.ms
-        found = row(method, contract, call.ms, error, of_native.ms) | watch.summary()
+    for i, (contract, call) in enumerate(zip(functions, calls, strict=True), start=1):
+        error = exact.error(call.call())
+        turns = [Variant(native.call), call]
         if graphs:
-            of_native_graph, graph = (variant.median for variant in graphs)
-            found |= {"ms_graph": graph, "ratio_graph": of_native_graph / graph}
+            turns += [Variant(graphs[0].call, GRAPH_PRODUCTS), graphs[i]]
+        with Watch() as watch:
+            take_turns(turns, seconds=options.seconds * scale, rounds=options.rounds)
+        native.ms += turns[0].ms
+        found = row(method, contract, call.ms, error, turns[0].ms) | watch.summary()
+        if graphs:
+            found |= {"ms_graph": turns[3].median, "ratio_graph": turns[2].median / turns[3].median}
         rows.append(found)
-    return [row("jnp.dot", Contract.native(), native_ms, native_error, native_ms), *rows]
+    return [row("jnp.dot", Contract.native(), native.ms, native_error, native.ms), *rows]
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

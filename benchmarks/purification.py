@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compiling import compile_all
 from jax import Array
 from records import machine, save
 
@@ -42,6 +43,7 @@ def measure(n: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     h, solve = hamiltonian(n), partial(purify, occupied=n // 2)
     programs = [solve, *(jo.emulate(solve, contract) for contract in CONTRACTS)]
     variants = [Variant(partial(jax.jit(program), h)) for program in programs]
+    compile_all(variants)
     found: list[Purified] = [variant.call() for variant in variants]
     take_turns(variants, seconds=options.seconds, rounds=options.rounds)
     energies = [float(x.energy[int(x.iterations)]) for x in found]

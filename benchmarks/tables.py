@@ -187,7 +187,19 @@ def purification(results: Results) -> str:
     return markdown(header, lines)
 
 
-TABLES = {table.__name__: table for table in (speed, times, stages, fusion, kernels, certified, purification)}
+def symmetric(results: Results) -> str:
+    """Products of a matrix with itself."""
+    columns = {"two arrays": "x y", "x x, symmetric": "x x, symmetric", "x x, not": "x x", "x x^T": "x x^T"}
+    lines = [
+        [str(row["n"]), row["contract"], *(f"{three(row['ms'][x])} ({row['ratio'][x]:.2f})" for x in columns.values())]
+        for row in results.rows("symmetric")
+    ]
+    return markdown(["n", "contract", *columns], lines)
+
+
+TABLES = {
+    table.__name__: table for table in (speed, times, stages, fusion, kernels, certified, purification, symmetric)
+}
 
 
 def main() -> None:
