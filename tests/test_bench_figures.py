@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from benching import bench
 from jax_ozaki.__main__ import main
 from jax_ozaki._bench import plots, results
 from jax_ozaki._cli import plot
 
 pytestmark = pytest.mark.usefixtures("directory")
 
-QUICK = ("--seconds", "0.001", "--rounds", "2")
 CONTRACTS = ["moduli(5)", "mantissa(53)", "normwise(2)"]
 
 
@@ -20,9 +20,7 @@ def measured(tmp_path_factory):
     """The file of a run over two phi."""
     path = tmp_path_factory.mktemp("bench") / "results.json"
     methods = ("fast(5)", "staged(5)", "grouped(5)", "mantissa(53)", "normwise(2)", "full-fused")
-    assert (
-        main(["bench", "--sizes", "24", "--phi", "0.5", "2", "--methods", *methods, *QUICK, "--json", str(path)]) == 0
-    )
+    assert bench("--sizes", 24, "--phi", 0.5, 2, "--methods", *methods, "--json", path) == 0
     return path
 
 
@@ -80,7 +78,7 @@ def test_a_profile_has_no_figures(capsys):
 
 
 def test_nothing_to_draw(capsys):
-    assert main(["bench", "--sizes", "8", "--phi", "1", "--methods", "native", *QUICK, "--json", "r.json"]) == 0
+    assert bench("--sizes", 8, "--phi", 1, "--methods", "native", "--json", "r.json") == 0
     assert main(["plot", "r.json"]) == 0
     out = capsys.readouterr().out
     assert "speed: nothing to draw" in out and "stages: nothing to draw" in out

@@ -18,8 +18,6 @@ from jax_ozaki._bench.unavailable import Unavailable
 
 pytestmark = pytest.mark.usefixtures("directory")
 
-QUICK = ("--seconds", "0.001", "--rounds", "2")
-
 
 # cuBLAS, with a library that counts arguments as cuBLAS does.
 

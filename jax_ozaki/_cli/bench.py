@@ -18,7 +18,8 @@ import jaxlib
 
 from jax_ozaki import _ffi
 from jax_ozaki._bench import cublas, methods, results, tables
-from jax_ozaki._bench.measure import Effort, measure, steps
+from jax_ozaki._bench.effort import Effort
+from jax_ozaki._bench.measure import measure, steps
 from jax_ozaki._bench.operands import Shape
 from jax_ozaki._bench.timing import query_gpu
 from jax_ozaki._bench.unavailable import Unavailable
