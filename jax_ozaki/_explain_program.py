@@ -63,8 +63,13 @@ class Explanation:
         return sum(x.native_because is not None and x.dtype in ("float64", "complex128") for x in self.products)
 
     def __str__(self) -> str:
-        total = f"{self.emulated} products emulated, {self.native} float64 or complex128 products native"
+        total = f"{self.emulated} product{_plural(self.emulated)} emulated, "
+        total += f"{self.native} float64 or complex128 product{_plural(self.native)} native"
         return "\n".join([*map(str, self.products), total])
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def explain_program(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ class Prepared:
 
     array: Array
     """float64 or complex128, [*stack, m, k] for side "lhs", [*stack, k, n] for side "rhs"."""
-    quantized: Quantized = field(repr=False)
+    quantized: Quantized
     side: Side
     contract: Contract
     moduli: int
@@ -57,6 +57,17 @@ class Prepared:
     @property
     def contracted_axis(self) -> int:
         return self.ndim - (1 if self.side == "lhs" else 2)
+
+    def __repr__(self) -> str:
+        # jax makes instances whose leaves are no arrays.
+        array = f"{self.dtype}{list(self.shape)}" if hasattr(self.array, "shape") else self.array
+        return f"{type(self).__name__}({array}, side={self.side!r}, contract={self.contract}, moduli={self.moduli})"
+
+    __array_ufunc__ = None
+    """NumPy's operators leave a Prepared alone."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a prepared operand is no array: multiply it by jax_ozaki.matmul or dot, or take its .array.")
 
 
 def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Prepared:
@@ -98,7 +109,7 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     data_fields=("array", "quantized", "transposed"),
     meta_fields=("side", "contract", "moduli"),
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Invariant(Prepared):
     """A Prepared that no loop around its products changes: their derivatives quantize it for the loop backwards too."""
 

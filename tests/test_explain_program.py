@@ -43,7 +43,7 @@ def test_one_line_a_product():
     assert all(source in line for line in lines[:-1])
     assert "(program)" in lines[0] and re.search(r"\(6, 4\) x \(4, 8\) float64, 1 x", lines[0])
     assert "15 x" in lines[2] and "emulated" in lines[2] and "each iteration" in lines[3]
-    assert lines[-1] == "3 products emulated, 1 float64 or complex128 products native"
+    assert lines[-1] == "3 products emulated, 1 float64 or complex128 product native"
 
 
 def test_reasons():

@@ -211,11 +211,21 @@ def test_tree():
     leaves, structure = jax.tree.flatten(prepared)
     assert leaves[0] is prepared.array or any(leaf is prepared.array for leaf in leaves)
     assert_same_bits(jo.matmul(jax.tree.unflatten(structure, leaves), B), product(A, B))
-    assert jax.tree.map(lambda _: None, prepared) is not None  # unflatten validates nothing
+    assert "None" in repr(jax.tree.map(lambda _: None, prepared))  # unflatten validates nothing
     assert jax.tree.structure(lhs(A)) == structure
     assert jax.tree.structure(rhs(A)) != structure
     assert (prepared.shape, prepared.ndim, prepared.dtype) == (A.shape, 2, A.dtype)
-    assert "side='lhs'" in repr(prepared) and "residues" not in repr(prepared)
+    assert repr(prepared) == "Prepared(float64[6, 40], side='lhs', contract=moduli(15), moduli=15)"
+
+
+def test_a_prepared_operand_is_no_array():
+    prepared = lhs(A)
+    for misuse in (np.asarray, lambda p: np.dot(p, B), jnp.asarray):
+        with pytest.raises(TypeError, match="no array"):
+            misuse(prepared)
+    for misuse in (lambda p: p @ B, lambda p: np.add(p, 1)):
+        with pytest.raises(TypeError, match="Prepared"):
+            misuse(prepared)
 
 
 @pytest.mark.parametrize(
