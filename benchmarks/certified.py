@@ -109,19 +109,17 @@ def contracts(n: int) -> list[Contract]:
 
 
 def compiled(sizes: list[int]) -> Programs:
-    """The programs of each size, whatever the data, compiled in parallel."""
-    functions: Programs = {}
-    for n in sizes:
-        products = {str(contract): partial(jo.dot, contract=contract) for contract in contracts(n)}
-        for name, function in (products | {"jnp.dot": jnp.dot, "report": reported}).items():
-            functions[n, name] = function
+    """The programs of each size, whatever the data: native ones one by one, the others in parallel (see compiling.py)."""
 
-    def compile(key: tuple[int, str]) -> Any:
+    def compile(key: tuple[int, str], function: Callable[..., Any]) -> Any:
         operand = jax.ShapeDtypeStruct((key[0], key[0]), jnp.float64)
-        return jax.jit(functions[key]).lower(operand, operand).compile()
+        return jax.jit(function).lower(operand, operand).compile()
 
+    native: Programs = {(n, "jnp.dot"): compile((n, "jnp.dot"), jnp.dot) for n in sizes}
+    others: Programs = {(n, "report"): reported for n in sizes}
+    others |= {(n, str(x)): partial(jo.dot, contract=x) for n in sizes for x in contracts(n)}
     with ThreadPoolExecutor() as pool:
-        return dict(zip(functions, pool.map(compile, functions), strict=True))
+        return native | dict(zip(others, pool.map(compile, others, others.values()), strict=True))
 
 
 def measure(name: str, operands: Pair, programs: Programs, options: argparse.Namespace) -> Any:
