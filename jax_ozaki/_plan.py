@@ -94,6 +94,10 @@ def contract_blocks(
     return blocks(planes, batch, m, n, k, budget=budget, sums=contract.magnitude_sums)
 
 
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What ``dot_general`` would do for one shape; made by :func:`plan`, printable."""
@@ -136,7 +140,7 @@ class Plan:
             f"  contract   {self.contract}: {self.guarantee}\n"
             f"  moduli     {self.moduli} (log2 P = {self.log2_product:.2f}), {self.int8_gemms} INT8 matrix products\n"
             f"{rungs}"
-            f"  workspace  {self.workspace_bytes / 2**20:.1f} MiB of residues, {how}"
+            f"  workspace  {_size(self.workspace_bytes)} of residues, {how}"
         )
 
 

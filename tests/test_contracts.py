@@ -113,9 +113,11 @@ def edges(contract, low, high):
 
 
 def test_mantissa_counts():
-    counts = {k: Contract.mantissa(53).modulus_count(k) for k in (1, 1000, 2000, 2**12, 390_000, 2**20)}
-    assert counts == {1: 14, 1000: 15, 2000: 15, 2**12: 16, 390_000: 16, 2**20: 17} or counts[1] <= 14
-    assert [counts[k] for k in (1000, 2000, 2**12, 390_000)] == [15, 15, 16, 16]
+    """Those of README."""
+    counts = {k: Contract.mantissa(53).modulus_count(k) for k in (11, 2036, 2037, 401169, 401170)}
+    assert counts == {11: 15, 2036: 15, 2037: 16, 401169: 16, 401170: 17}
+    counts = {k: Contract.mantissa(53).modulus_count(k, complex) for k in (72, 819, 820, 72979, 72980)}
+    assert counts == {72: 16, 819: 16, 820: 17, 72979: 17, 72980: 18}
     for bits in range(2, 70):
         assert Contract.mantissa(bits).modulus_count(64) >= Contract.mantissa(bits - 1).modulus_count(64)
 
