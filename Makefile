@@ -9,6 +9,7 @@
 #                  PROGRAMS_JSON=FILE records it
 #   make campaign  100,000 certified products against exact arithmetic, some minutes
 #   make gpu-test  the GPU suite, against the package installed for $(PYTHON)
+#   make gpu-sanitize  small products under compute-sanitizer, memcheck and racecheck
 #   make wheel     a manylinux wheel and an sdist in dist/
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ FFI := $(shell find ffi tests/host -type f) jax_ozaki/_moduli.py CMakeLists.txt
 PACKAGE := $(shell find jax_ozaki -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 CXX_FILES := $(shell find ffi tests/host -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test programs lint format bench campaign gpu-test wheel kernels install clean FORCE
+.PHONY: demo test programs lint format bench campaign gpu-test gpu-sanitize wheel kernels install clean FORCE
 
 demo: install
 	$(BIN)/jax-ozaki demo
@@ -51,6 +52,9 @@ campaign: install
 
 gpu-test:
 	JAX_PLATFORMS=cuda,cpu $(PYTHON) -P -m pytest tests/gpu $(PYTEST_ARGS)
+
+gpu-sanitize:
+	$(PYTHON) -P tests/gpu/sanitize.py
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check
