@@ -35,7 +35,7 @@ class Product:
     in_while: bool
     """Whether it stands in a loop whose length is not static."""
     where: str
-    """File, line and function in the program."""
+    """File, line and function in the program; the name of the function given where that is none of the program's."""
     native_because: str | None
     """Why it stays native; None if it is emulated."""
 
@@ -77,7 +77,7 @@ def explain_program(
 ) -> Explanation:
     """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
     closed, arrays, _ = staged(fn, *args, **kwargs)
-    found = list(products(closed, settings))
+    found = list(products(closed, settings, site=getattr(fn, "__name__", type(fn).__name__)))
     remaining = [] if reaches_lowering else _created_at_lowering(_WithoutProducts(settings).rewrite(closed), arrays)
     left = [product[:4] for product in remaining]
     for *product, where in _created_at_lowering(_Unwatched(settings).rewrite(closed), arrays):

@@ -59,6 +59,10 @@ def test_explicit_products_are_emulated():
     assert __file__.rsplit("/", 1)[-1] in explanation.products[0].where
 
 
+def test_a_function_without_lines_of_its_own_has_its_name():
+    assert jo.emulate(jnp.dot, min_size=0).explain(A, B).products[0].where == "dot"
+
+
 def test_shapes_are_enough():
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (A, B)]
     assert jo.emulate(program, min_size=0).explain(*shapes).emulated == 4
