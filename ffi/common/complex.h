@@ -70,11 +70,40 @@ OZAKI_HD uint32_t imaginary_residue_float(uint32_t pair, const Modulus& m,
   return mod_p_float(dot4(pair, unit.roots, m.float_zero), m);
 }
 
-// The same from sums of residues in the halves of `pair`, v+ in the lower one: below 2^11 each.
-OZAKI_HD uint32_t imaginary_residue_float_of_sums(uint32_t pair, const Modulus& m,
-                                                  const ImaginaryUnit& unit) {
-  return mod_p_float(dot2(pair, unit.roots, false, m.float_zero), m);
-}
+// Device form of c_i inv in the sum y_g, from a difference d = v- - v+ plus a multiple of p, d < 2^12:
+// s d m - q Q for m = Q / p, since y_g counts modulo Q alone. One fma gives an integer q with 0 <
+// s d / p - q < 2.
+constexpr uint32_t kFloatBits = 0x4b000000;  // of the float 2^23
+
+struct ImaginarySummand {
+  uint32_t weight;  // s m, for x = kFloatBits + d
+  uint32_t start;   // what the sum begins with: kFloatBits is in x and in quotient(x)
+  float inverse, bias;
+
+  OZAKI_HD constexpr ImaginarySummand(const Modulus& m, const ImaginaryUnit& unit,
+                                      uint32_t multiplier)
+      : weight(unit.root * multiplier),
+        start(m.p * multiplier * (kFloatBits + kExtra) - kFloatBits * weight),
+        inverse(static_cast<float>(unit.root) / static_cast<float>(m.p)),
+        bias(8388608.0f - 8388608.0f * inverse + (kExtra - 1)) {}
+
+  // kFloatBits + q + kExtra. As floats: 2^23 + d times s / p, which is in (0, 1/2).
+  OZAKI_HD uint32_t quotient(uint32_t x) const {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(__fmaf_rn(__uint_as_float(x), inverse, bias));
+#else
+    float d;
+    memcpy(&d, &x, sizeof d);
+    const float sum = std::fmaf(d, inverse, bias);
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    return bits;
+#endif
+  }
+
+ private:
+  static constexpr int kExtra = 4;
+};
 
 // What the products of one output with non-finite rows or columns add up to, part by part.
 struct ComplexSpecialSum {

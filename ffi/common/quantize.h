@@ -2,18 +2,10 @@
 #pragma once
 
 #include "common/float64.h"
+#include "common/float64_units.h"
 #include "common/residue.h"
 
 namespace ozaki {
-
-// Devices whose float64 units are half as many as those of float32: three instructions in place of
-// two dozen. Everything else is integer arithmetic, as consumer GPUs have few float64 units.
-#if defined(__CUDA_ARCH__)
-#define OZAKI_FULL_RATE_FLOAT64 \
-  (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
-#else
-#define OZAKI_FULL_RATE_FLOAT64 0
-#endif
 
 // Moduli up to which |A'| <= H < 2^63.
 constexpr int kMaxNarrowModuli = 16;

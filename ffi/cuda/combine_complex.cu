@@ -114,10 +114,12 @@ __global__ void __launch_bounds__(kThreads, 3)
     partial_sums<N>(plus, minus, e, re, im);
     const int32_t scale_b = scales[e];
     const int scale = sum_of_scales(scale_a, scale_b);
+    const Limbs<Crt<N>::kLimbs> x[2] = {reconstruct<N, ModulusSet::kComplex>(re),
+                                        reconstruct<N, ModulusSet::kComplex>(im)};
+    const int scales_of_parts[2] = {scale, scale};
     uint64_t c[2];
     ordinary &= !is_sentinel(scale_b);
-    ordinary &= round_to_normal(reconstruct<N, ModulusSet::kComplex>(re), scale, c[0]);
-    ordinary &= round_to_normal(reconstruct<N, ModulusSet::kComplex>(im), scale, c[1]);
+    ordinary &= round_to_normal(x, scales_of_parts, c);
     __stcs(target + e, make_ulonglong2(c[0], c[1]));
   }
   if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);

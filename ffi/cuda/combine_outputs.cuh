@@ -72,12 +72,15 @@ __device__ __forceinline__ bool for_each_pair(const typename V::Vector (&v)[V::k
   for (int pair = 0; pair < V::kColumns; pair += 2) {
     uint32_t y[2][Crt<N>::kGroups];
     V::partial_sums(v, pair, y);
-    uint64_t c[2];
+    Limbs<Crt<N>::kLimbs> x[2];
+    int scale[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int scale = sum_of_scales(scale_a, scale_b[pair + e]);
-      ordinary &= round_to_normal(reconstruct<N>(y[e]), scale, c[e]);
+      x[e] = reconstruct<N>(y[e]);
+      scale[e] = sum_of_scales(scale_a, scale_b[pair + e]);
     }
+    uint64_t c[2];
+    ordinary &= round_to_normal(x, scale, c);
     store(pair, c);
   }
   return ordinary;

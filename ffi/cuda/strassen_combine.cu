@@ -37,13 +37,17 @@ __device__ __forceinline__ void sum_products(const uint32_t (&product)[kStrassen
   c[3] = u + product[5] + product[6];
 }
 
-// Adds two columns' multiples to y. The first one's is that of the whole word:
-// take_off_upper_halves corrects that at the end.
+// Adds two columns' multiples to y. The first one's is that of the whole word: 2^16 times the
+// second one's too much.
 __device__ __forceinline__ void add_halves(uint32_t x, uint32_t multiplier, uint32_t& first,
                                            uint32_t& second) {
   first += x * multiplier;
   second += (x >> 16) * multiplier;
 }
+
+// The residues of a group of moduli, of every product and root.
+template <typename Word, int kRuns>
+using GroupResidues = Word[3][kRuns][32];
 
 // Real products: a lane has four columns, a word of a product and modulus.
 struct Real {
@@ -51,30 +55,37 @@ struct Real {
   static constexpr int kRoots = 1, kRuns = kStrassenProducts, kMaxCount = kMaxModuli;
   using Word = uint32_t;
 
-  // Adds the modulus of index z to the y_g of a lane's outputs.
-  template <int N>
-  static __device__ __forceinline__ void add_modulus(const Word (&word)[kRuns], int z,
-                                                     uint32_t (&y)[kQuarters][kParts]) {
+  // y_g of a lane's outputs.
+  template <int N, int kGroup>
+  static __device__ __forceinline__ void partial_sums(const GroupResidues<Word, kRuns>& residues,
+                                                      uint32_t (&y)[kQuarters][kParts]) {
     constexpr auto moduli = kModuli;
     constexpr Crt<N> crt = kCrt<N>;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      uint32_t product[kStrassenProducts], c[kQuarters];
+    for (int z = 3 * kGroup; z < min(3 * kGroup + 3, N); ++z) {
+      uint32_t word[kRuns];
 #pragma unroll
-      for (int j = 0; j < kStrassenProducts; ++j) {
-        product[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
-      }
-      sum_products(product, moduli[z].p, c);
+      for (int run = 0; run < kRuns; ++run) word[run] = residues[z % 3][run][lane];
 #pragma unroll
-      for (int q = 0; q < kQuarters; ++q) {
-        add_halves(c[q], crt.multiplier[z], y[q][e], y[q][e + 2]);
+      for (int e = 0; e < 2; ++e) {
+        uint32_t product[kStrassenProducts], c[kQuarters];
+#pragma unroll
+        for (int j = 0; j < kStrassenProducts; ++j) {
+          product[j] = __byte_perm(word[j], 0, e == 0 ? 0x4240 : 0x4341);
+        }
+        sum_products(product, moduli[z].p, c);
+#pragma unroll
+        for (int q = 0; q < kQuarters; ++q) {
+          add_halves(c[q], crt.multiplier[z], y[q][e], y[q][e + 2]);
+        }
       }
     }
-  }
-
-  static __device__ __forceinline__ void take_off_upper_halves(uint32_t (&y)[kParts]) {
-    y[0] -= y[2] << 16;
-    y[1] -= y[3] << 16;
+#pragma unroll
+    for (int q = 0; q < kQuarters; ++q) {
+      y[q][0] -= y[q][2] << 16;
+      y[q][1] -= y[q][3] << 16;
+    }
   }
 
   static __device__ __forceinline__ uint64_t special(const Combine& args, int64_t batch, int64_t i,
@@ -90,37 +101,48 @@ struct Complex {
   static constexpr int kRoots = 2, kRuns = 2 * kStrassenProducts, kMaxCount = kMaxComplexModuli;
   using Word = uint16_t;
 
-  template <int N>
-  static __device__ __forceinline__ void add_modulus(const Word (&word)[kRuns], int z,
-                                                     uint32_t (&y)[kQuarters][kParts]) {
+  template <int N, int kGroup>
+  static __device__ __forceinline__ void partial_sums(const GroupResidues<Word, kRuns>& residues,
+                                                      uint32_t (&y)[kQuarters][kParts]) {
     constexpr auto moduli = kComplexModuli;
     constexpr auto units = kImaginaryUnits;
     constexpr Crt<N> crt = kComplexCrt<N>;
-    uint32_t c[2][kQuarters];
+    constexpr uint32_t kProduct = moduli[3 * kGroup].p * crt.multiplier[3 * kGroup];
+    const int lane = threadIdx.x % 32;
+    uint32_t quotients[kQuarters][2] = {};
+    uint32_t start = 0;
 #pragma unroll
-    for (int root = 0; root < 2; ++root) {
-      uint32_t product[kStrassenProducts];
+    for (int z = 3 * kGroup; z < min(3 * kGroup + 3, N); ++z) {
+      uint32_t c[2][kQuarters];
 #pragma unroll
-      for (int j = 0; j < kStrassenProducts; ++j) {
-        product[j] = __byte_perm(word[2 * j + root], 0, 0x4140);
+      for (int root = 0; root < 2; ++root) {
+        uint32_t product[kStrassenProducts];
+#pragma unroll
+        for (int j = 0; j < kStrassenProducts; ++j) {
+          product[j] = __byte_perm(residues[z % 3][2 * j + root][lane], 0, 0x4140);
+        }
+        sum_products(product, moduli[z].p, c[root]);
       }
-      sum_products(product, moduli[z].p, c[root]);
+      const ImaginarySummand summand(moduli[z], units[z], crt.multiplier[z]);
+      start += summand.start;
+#pragma unroll
+      for (int q = 0; q < kQuarters; ++q) {
+        add_halves(c[0][q] + c[1][q], crt.multiplier[z], y[q][0], y[q][2]);
+        const uint32_t difference = c[1][q] - c[0][q] + 5 * (moduli[z].p << 16 | moduli[z].p);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const uint32_t x = __byte_perm(difference, kFloatBits, e == 0 ? 0x7410 : 0x7432);
+          y[q][2 * e + 1] += x * summand.weight;
+          quotients[q][e] += summand.quotient(x);
+        }
+      }
     }
 #pragma unroll
     for (int q = 0; q < kQuarters; ++q) {
-      add_halves(c[0][q] + c[1][q], crt.multiplier[z], y[q][0], y[q][2]);
+      y[q][0] -= y[q][2] << 16;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const uint32_t pair = __byte_perm(c[0][q], c[1][q], e == 0 ? 0x5410 : 0x7632);
-        y[q][2 * e + 1] +=
-            imaginary_residue_float_of_sums(pair, moduli[z], units[z]) * crt.multiplier[z];
-        y[q][2 * e + 1] -= moduli[z].upper_bytes * crt.multiplier[z];
-      }
+      for (int e = 0; e < 2; ++e) y[q][2 * e + 1] += start - quotients[q][e] * kProduct;
     }
-  }
-
-  static __device__ __forceinline__ void take_off_upper_halves(uint32_t (&y)[kParts]) {
-    y[0] -= y[2] << 16;
   }
 
   static __device__ __forceinline__ uint64_t special(const Combine& args, int64_t batch, int64_t i,
@@ -156,7 +178,7 @@ __device__ __forceinline__ void for_each_group(Step step, std::integer_sequence<
 // become.
 template <typename Field>
 union GroupBuffer {
-  typename Field::Word word[3][Field::kRuns][32];
+  GroupResidues<typename Field::Word, Field::kRuns> residues;
   uint4 y[kQuarters][32];
 };
 
@@ -189,7 +211,7 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
 #pragma unroll
     for (int first = 0; first < kRuns; first += kAtATime) {
       if (const int run = first + lane / kCopyLanes; run < kRuns) {
-        auto* target = &group[z / 3].word[z % 3][run][lane % kCopyLanes * kAtATime];
+        auto* target = &group[z / 3].residues[z % 3][run][lane % kCopyLanes * kAtATime];
         ptx::cp_async_16(ptx::shared_address(target), v + first * run_bytes, column < grid.np);
       }
     }
@@ -203,17 +225,10 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
         ptx::cp_async_wait<kGroups - 1 - g>();
         __syncwarp();
         uint32_t y[kQuarters][kParts] = {};
-#pragma unroll
-        for (int z = 3 * g; z < min(3 * g + 3, N); ++z) {
-          typename Field::Word word[kRuns];
-#pragma unroll
-          for (int run = 0; run < kRuns; ++run) word[run] = group[g].word[z % 3][run][lane];
-          Field::template add_modulus<N>(word, z, y);
-        }
+        Field::template partial_sums<N, g>(group[g].residues, y);
         __syncwarp();
 #pragma unroll
         for (int q = 0; q < kQuarters; ++q) {
-          Field::take_off_upper_halves(y[q]);
           group[g].y[q][lane] = make_uint4(y[q][0], y[q][1], y[q][2], y[q][3]);
         }
       },
@@ -221,61 +236,66 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
 
   // Its outputs, those of a quarter at a time.
 #pragma unroll 1
-  for (int q = 0; q < kQuarters; ++q) {
-    const bool lower = q / 2 != 0, right = q % 2 != 0;
-    const int64_t i = upper_row + (lower ? grid.half_m : 0);
-    const int64_t j = first_column + lane * kColumns + (right ? grid.half_n : 0);
+  for (int right = 0; right < 2; ++right) {
+    const int64_t of_quarter = first_column + lane * kColumns, j = of_quarter + right * grid.half_n;
     const int count = static_cast<int>(
-        clamp<int64_t>((right ? n : grid.half_n) - j, 0, kColumns));  // 0 beyond the edge
-    if (i >= m || count == 0) continue;
-
-    const int32_t scale_a = args.scale_a[batch * m + i];
+        clamp<int64_t>((right == 0 ? grid.half_n : n) - j, 0, kColumns));  // 0 beyond the edge
+    if (count == 0) break;
     const int32_t* const scales = args.scale_b + batch * n + j;
     int32_t scale_b[kColumns];
 #pragma unroll
     for (int e = 0; e < kColumns; ++e) scale_b[e] = e < count ? scales[e] : 0;
 
-    uint4 y_of[kGroups];
+#pragma unroll 1
+    for (int lower = 0; lower < 2; ++lower) {
+      const int64_t i = upper_row + lower * grid.half_m;
+      if (i >= m) break;
+      const int32_t scale_a = args.scale_a[batch * m + i];
+
+      uint4 y_of[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) y_of[g] = group[g].y[q][lane];
-    const auto y_of_part = [&](int e, uint32_t (&y)[kGroups]) {
+      for (int g = 0; g < kGroups; ++g) y_of[g] = group[g].y[2 * lower + right][lane];
+      const auto y_of_part = [&](int e, uint32_t (&y)[kGroups]) {
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        y[g] = e == 0 ? y_of[g].x : e == 1 ? y_of[g].y : e == 2 ? y_of[g].z : y_of[g].w;
-      }
-    };
-    uint64_t c[kParts];
-    bool ordinary = !is_sentinel(scale_a);
-#pragma unroll
-    for (int e = 0; e < kParts; ++e) {
-      uint32_t y[kGroups];
-      y_of_part(e, y);
-      const int32_t of_column = scale_b[e / kRoots];
-      // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
-      const int scale = static_cast<int>(static_cast<uint32_t>(scale_a) + of_column);
-      ordinary &= round_to_normal(reconstruct<N, Field::kSet>(y), scale, c[e]);
-      ordinary &= !is_sentinel(of_column);
-    }
-    if (!ordinary) {
+        for (int g = 0; g < kGroups; ++g) {
+          y[g] = e == 0 ? y_of[g].x : e == 1 ? y_of[g].y : e == 2 ? y_of[g].z : y_of[g].w;
+        }
+      };
+      Limbs<Crt<N>::kLimbs> x[kParts];
+      int scale[kParts];
+      int32_t smallest = scale_a;
 #pragma unroll
       for (int e = 0; e < kParts; ++e) {
         uint32_t y[kGroups];
         y_of_part(e, y);
-        if (e / kRoots < count) {
-          c[e] = rare_output<N, Field>(args, batch, i, j + e / kRoots, e % kRoots, y);
+        x[e] = reconstruct<N, Field::kSet>(y);
+        // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
+        scale[e] = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e / kRoots]);
+        smallest = min(smallest, scale_b[e / kRoots]);
+      }
+      uint64_t c[kParts];
+      const bool normal = round_to_normal(x, scale, c);
+      if (!normal || is_sentinel(smallest)) {
+#pragma unroll
+        for (int e = 0; e < kParts; ++e) {
+          uint32_t y[kGroups];
+          y_of_part(e, y);
+          if (e / kRoots < count) {
+            c[e] = rare_output<N, Field>(args, batch, i, j + e / kRoots, e % kRoots, y);
+          }
         }
       }
-    }
 
-    unsigned long long* const target =
-        reinterpret_cast<unsigned long long*>(args.c) + ((batch * m + i) * n + j) * kRoots;
-    if (count == kColumns && reinterpret_cast<uintptr_t>(target) % 16 == 0) {
-      __stcs(reinterpret_cast<ulonglong2*>(target), make_ulonglong2(c[0], c[1]));
-      __stcs(reinterpret_cast<ulonglong2*>(target) + 1, make_ulonglong2(c[2], c[3]));
-    } else {
+      unsigned long long* const target =
+          reinterpret_cast<unsigned long long*>(args.c) + ((batch * m + i) * n + j) * kRoots;
+      if (count == kColumns && reinterpret_cast<uintptr_t>(target) % 16 == 0) {
+        __stcs(reinterpret_cast<ulonglong2*>(target), make_ulonglong2(c[0], c[1]));
+        __stcs(reinterpret_cast<ulonglong2*>(target) + 1, make_ulonglong2(c[2], c[3]));
+      } else {
 #pragma unroll
-      for (int e = 0; e < kParts; ++e) {
-        if (e / kRoots < count) __stcs(target + e, c[e]);
+        for (int e = 0; e < kParts; ++e) {
+          if (e / kRoots < count) __stcs(target + e, c[e]);
+        }
       }
     }
   }

@@ -70,10 +70,15 @@ static void test_parts() {
       const uint32_t more_plus = plus + rng() % 5 * m.p, more_minus = minus + rng() % 5 * m.p;
       y_re[i / 3] += (sample % 2 ? plus + minus : more_plus + more_minus) * multiplier;
       y_im[i / 3] += imaginary_residue(plus, minus, m, unit) * multiplier;
-      const uint32_t residue =
-          sample % 2 ? imaginary_residue_float(plus | minus << 8, m, unit)
-                     : imaginary_residue_float_of_sums(more_plus | more_minus << 16, m, unit);
-      device[i / 3] += (residue - m.upper_bytes) * multiplier;
+      if (sample % 2) {
+        const uint32_t residue = imaginary_residue_float(plus | minus << 8, m, unit);
+        device[i / 3] += (residue - m.upper_bytes) * multiplier;
+      } else {
+        const ImaginarySummand summand(m, unit, multiplier);
+        const uint32_t x = kFloatBits + more_minus - more_plus + 5 * m.p;
+        device[i / 3] += summand.start + x * summand.weight;
+        device[i / 3] -= summand.quotient(x) * (m.p * multiplier);
+      }
     }
     const auto value = [](const uint32_t (&y)[Crt<N>::kGroups]) {
       return round_to_float64(reconstruct<N, ModulusSet::kComplex>(y), 0);
@@ -83,6 +88,24 @@ static void test_parts() {
     CHECK(value(device) == value(y_im), "N %d, imaginary part, device form", N);
   }
   if constexpr (N < kMaxComplexModuli) test_parts<N + 1>();
+}
+
+// Every difference that Strassen-Winograd has, and more: what is left is below 2 Q.
+static void test_imaginary_summands() {
+  for (int i = 0; i < kMaxComplexModuli; ++i) {
+    const Modulus& m = kComplexModuli[i];
+    const ImaginaryUnit& unit = kImaginaryUnits[i];
+    const uint32_t multiplier = kComplexCrt<kMaxComplexModuli>.multiplier[i];
+    const int64_t product = int64_t{m.p} * multiplier;
+    const ImaginarySummand summand(m, unit, multiplier);
+    for (uint32_t d = 0; d < 1u << 12; ++d) {
+      const uint32_t x = kFloatBits + d;
+      const int64_t y = static_cast<uint32_t>(summand.start + x * summand.weight -
+                                              summand.quotient(x) * (m.p * multiplier));
+      CHECK(y < 2 * product && (int64_t{d} * unit.root * multiplier - y) % product == 0,
+            "p %u, d %u: %" PRId64, m.p, d, y);
+    }
+  }
 }
 
 static void test_special_values() {
@@ -97,6 +120,7 @@ static void test_special_values() {
 int main() {
   test_residues();
   test_parts<kMinModuli>();
+  test_imaginary_summands();
   test_special_values();
   return result("complex");
 }
