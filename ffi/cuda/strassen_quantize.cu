@@ -76,13 +76,18 @@ struct QuarterTile {
   static constexpr uint32_t kGroup = kGroup_;
   static_assert(kRows * kDepth % (kQuad * kThreads) == 0, "threads own whole quads");
 
-  // In shared memory part h of a row is at row * kPitch + (h % kUnit) * kPlane + h / kUnit. An odd
-  // multiple of 16 / kUnit between planes keeps the copies of consecutive h out of each other's
+  // In shared memory element h of a row is at row * kPitch + (h % kQuad) * kPlane + h / kQuad. An odd
+  // multiple of 4 / kParts between planes keeps the copies of consecutive h out of each other's
   // banks, the odd pitch those of consecutive rows.
-  static constexpr int kUnit = kParts * kQuad, kPlane = kQuads + 16 / kUnit;
-  static constexpr int kPitch = kUnit * kPlane + 1, kQuarter = kRows * kPitch;
-  static constexpr int kSharedBytes = kQuarters * kQuarter * sizeof(uint64_t);
+  static constexpr int kPlane = kQuads + 4 / kParts, kPitch = kQuad * kPlane + 1;
+  static constexpr int kQuarter = kRows * kPitch;
+  static constexpr int kSharedBytes = kQuarters * kQuarter * kParts * sizeof(uint64_t);
   static_assert(kQuads % 16 == 0, "bank conflicts");
+
+  // A thread copies every kStep-th element of a row or, where they are contiguous, of every row.
+  static constexpr int kStep = kContiguous ? kThreads : kThreads / kRows;
+  static constexpr int kRowsOfThread = kContiguous ? kRows : 1;
+  static_assert(kDepth % kStep == 0 && kStep % kQuad == 0, "threads own elements of one plane");
 };
 
 template <int kParts>
@@ -103,31 +108,53 @@ struct Arguments {
   StrassenSide side;
 };
 
-// Reads a tile of a quarter, with zeros outside the operand.
+// How much of a quarter there is from `first` on, as far as a tile reaches.
+__device__ __forceinline__ int left(int64_t extent, int64_t first) {
+  return static_cast<int>(min(extent - first, int64_t{INT32_MAX}));
+}
+
+// The bits of an element, as they lie in memory.
+template <int kParts>
+struct alignas(kParts * sizeof(uint64_t)) Bits {
+  uint64_t part[kParts];
+};
+
+__device__ __forceinline__ void copy(Bits<1>* to, const uint64_t* from, bool valid) {
+  ptx::cp_async_8(ptx::shared_address(to), from, valid);
+}
+__device__ __forceinline__ void copy(Bits<2>* to, const uint64_t* from, bool valid) {
+  ptx::cp_async_16(ptx::shared_address(to), from, valid);
+}
+
+// Reads a tile of every quarter, with zeros outside the operand.
 template <typename Tile>
-__device__ __forceinline__ void load_quarter(const Arguments& args, int quarter, uint32_t b,
-                                             int64_t first_row, int64_t first_k, uint64_t* tile) {
-  const Layout& layout = args.layout;
+__device__ __forceinline__ void load_quarters(const Arguments& args, uint32_t b, int64_t first_row,
+                                              int64_t first_k, Bits<Tile::kParts>* tiles) {
   constexpr int kParts = Tile::kParts;
-  const bool lower = quarter >= kLowerLeft, right = quarter % 2 != 0;
-  const int64_t row_end = lower ? layout.rows - args.half_rows : args.half_rows;
-  const int64_t k_end = right ? layout.k / kParts - args.half_k : args.half_k;
-  const int64_t rows = row_end - first_row, depth = k_end - first_k;
-  const uint64_t* source = args.x + layout.offset(b, first_row + (lower ? args.half_rows : 0),
-                                                  kParts * (first_k + (right ? args.half_k : 0)));
+  const Layout& layout = args.layout;
+  const int thread = threadIdx.x;
+  const int first = Tile::kContiguous ? 0 : thread % Tile::kRows;
+  const int element = Tile::kContiguous ? thread : thread / Tile::kRows;
+  const int64_t row = first_row + first, k = first_k + element;
+  const int64_t stride_k = Tile::kContiguous ? kParts : layout.stride_k;
+  const uint64_t* const source = args.x + layout.offset(b, row, 0) + k * stride_k;
+  Bits<kParts>* const place =
+      tiles + first * Tile::kPitch + element % kQuad * Tile::kPlane + element / kQuad;
 #pragma unroll
-  for (int i = 0; i < kParts * Tile::kRows * Tile::kDepth / Tile::kThreads; ++i) {
-    const int index = i * Tile::kThreads + threadIdx.x;
-    const int part = index % kParts, element = index / kParts;
-    const int row = Tile::kContiguous ? element / Tile::kDepth : element % Tile::kRows;
-    const int h = Tile::kContiguous ? element % Tile::kDepth : element / Tile::kRows;
-    uint64_t* place =
-        tile + row * Tile::kPitch + (h % kQuad * kParts + part) * Tile::kPlane + h / kQuad;
-    if (row < rows && h < depth) {
-      ptx::cp_async_8(ptx::shared_address(place),
-                      source + row * layout.stride_r + h * layout.stride_k + part);
-    } else {
-      *place = 0;
+  for (int q = 0; q < kQuarters; ++q) {
+    const bool lower = q >= kLowerLeft, right = q % 2 != 0;
+    const int rows = left(lower ? layout.rows - args.half_rows : args.half_rows, row);
+    const int depth = left(right ? layout.k / kParts - args.half_k : args.half_k, k);
+    const uint64_t* of_quarter = source + (lower ? args.half_rows * layout.stride_r : 0) +
+                                 (right ? args.half_k * stride_k : 0);
+#pragma unroll
+    for (int r = 0; r < Tile::kRowsOfThread; ++r) {
+#pragma unroll
+      for (int h = 0; h < Tile::kDepth; h += Tile::kStep) {
+        copy(place + q * Tile::kQuarter + r * Tile::kPitch + h / kQuad, of_quarter + h * stride_k,
+             r < rows && h < depth);
+      }
+      of_quarter += layout.stride_r;
     }
   }
 }
@@ -188,7 +215,9 @@ constexpr int warps_for(size_t element_bytes) {
 template <typename Tile, typename Element>
 __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 32 / Tile::kThreads)
     strassen_quantize_kernel(const __grid_constant__ Arguments args) {
-  extern __shared__ uint64_t tiles[];  // [kQuarters][Tile::kQuarter]
+  extern __shared__ __align__(16) uint64_t shared[];  // [kQuarters][Tile::kQuarter] elements
+  using Bits = Bits<Tile::kParts>;
+  Bits* const tiles = reinterpret_cast<Bits*>(shared);
 
   const int count = args.count != nullptr ? *args.count : args.moduli;
   if (count == 0) return;
@@ -201,10 +230,7 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
   const uint32_t row_tile = of_group / group_width, depth_tile = of_group - row_tile * group_width;
   const int64_t first_row = int64_t{row_tile} * Tile::kRows;
   const int64_t first_k = int64_t{group * width + depth_tile} * Tile::kDepth;
-#pragma unroll
-  for (int q = 0; q < kQuarters; ++q) {
-    load_quarter<Tile>(args, q, b, first_row, first_k, tiles + q * Tile::kQuarter);
-  }
+  load_quarters<Tile>(args, b, first_row, first_k, tiles);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
@@ -224,13 +250,13 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
       int32_t scale = r < args.layout.rows ? args.scale[b * args.layout.rows + r] : kScaleZero;
       if (is_sentinel(scale)) scale = kScaleZero;
       const uint64_t flip = args.side == StrassenSide::kLhs && q % 2 != 0 ? kSignBit : 0;
-      const uint64_t* source = tiles + q * Tile::kQuarter + row_of_tile * Tile::kPitch + quad;
+      const Bits* source = tiles + q * Tile::kQuarter + row_of_tile * Tile::kPitch + quad;
 #pragma unroll
       for (int e = 0; e < kQuad; ++e) {
-        uint64_t parts[kParts];
+        Bits bits = source[e * Tile::kPlane];
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) parts[i] = source[(e * kParts + i) * Tile::kPlane] ^ flip;
-        x[q][e] = Element(parts, scale);
+        for (int i = 0; i < kParts; ++i) bits.part[i] ^= flip;
+        x[q][e] = Element(bits.part, scale);
       }
     }
     uint8_t* target = batch + row * args.depth + k;
