@@ -116,15 +116,17 @@ def check_imaginary_units(m: ModuleType, p: int) -> None:
     assert (s * s + 1) % p == 0 and 0 < s < p - s
     for size, offset in ((8, NARROW_OFFSET), (12, WIDE_OFFSET)):
         of_re, of_im = powers(p, 8, size), powers(p, 8, size, s)
-        _, zero, minus = root_weights(p, s, size, offset)
+        _, zero = root_weights(p, s, size, offset)
+        lowest, highest = root_range(of_im)
         # A sum by either root is a float24 and at least that of zero, which mod_p_float needs.
-        assert float_zero(p) <= zero and 255 * sum(of_im) <= minus
-        assert zero - float_zero(p) + 255 * sum(of_re) + max(minus, 255 * sum(of_im)) < COMPLEX_SUM_LIMIT
+        assert zero - highest >= float_zero(p) <= zero + lowest
+        assert zero - float_zero(p) + 255 * sum(of_re) + max(highest, -lowest) < COMPLEX_SUM_LIMIT
         for _ in range(200):
-            re, im = (rng.randrange(-offset, offset) for _ in range(2))
+            re, im = (rng.randrange(-limit, limit) for limit in (offset, offset // 2))  # check_bound
             r = zero + dot((re + offset).to_bytes(size, "little"), of_re)
-            i = dot((im + offset).to_bytes(size, "little"), of_im)
-            for total, root in ((r + i, s), (r + minus - i, p - s)):
+            i = dot(imaginary_digits(im, size), of_im)
+            assert lowest <= i <= highest
+            for total, root in ((r + i, s), (r - i, p - s)):
                 residue = mod_p_float(total, p)
                 assert (residue - re - root * im) % p == 0 and residue <= p
     check_mod_p_float(p, SUM_LIMIT, COMPLEX_SUM_LIMIT)
@@ -163,8 +165,9 @@ def quotient(crt: Any, y: list[int]) -> int:
 def check_bound(m: ModuleType, n: int, moduli: tuple[int, ...]) -> None:
     bound = m.bound(n, moduli)
     h = Fraction(bound.mantissa) * Fraction(2) ** bound.exponent
-    narrow = 17 if moduli == m.COMPLEX_MODULI else 16
-    assert h < (2**63 if n <= narrow else 2**79)  # what the quantizers and the digits hold
+    # What the quantizers and the digits hold; imaginary parts have digits of either sign.
+    narrow, limit = (17, 2**62) if moduli == m.COMPLEX_MODULI else (16, 2**63)
+    assert h < (limit if n <= narrow else 2**79)
 
 
 def reciprocal(p: int) -> tuple[int, int]:
@@ -207,13 +210,23 @@ def modulus(p: int) -> list[object]:
     ]
 
 
+def imaginary_digits(x: int, size: int) -> list[int]:
+    """Those of complex.h: bytes, the four highest from -128 to 127."""
+    low = x % 2 ** (8 * (size - 4))
+    high = [b - 128 for b in ((x >> 8 * (size - 4)) + 0x80808080).to_bytes(4, "little")]
+    return [*low.to_bytes(size - 4, "little"), *high]
+
+
+def root_range(weights: list[int]) -> tuple[int, int]:
+    """The lowest and the highest sum of an imaginary part."""
+    return -128 * sum(weights[-4:]), 255 * sum(weights[:-4]) + 127 * sum(weights[-4:])
+
+
 def root_weights(p: int, s: int, size: int, offset: int) -> list[object]:
-    """The weights of an imaginary part of ``size`` bytes, and the constants `zero` and `minus`."""
+    """The weights of an imaginary part of ``size`` bytes, and the constant `zero`."""
     weights = powers(p, 8, size, s)
-    largest = 255 * sum(weights)
-    # minus = 2 s offset mod p, which turns -s (im + offset) - s offset into -s im.
-    minus = largest + (2 * s * offset - largest) % p
-    return [words(weights), float_zero(p) + -offset * (1 + s) % p, minus]
+    largest = max(map(abs, root_range(weights)))
+    return [words(weights), float_zero(p) + largest + (-offset - largest) % p]
 
 
 def imaginary_unit(m: ModuleType, p: int) -> list[object]:

@@ -23,7 +23,7 @@ OZAKI_HD RootResidues root_residues(uint32_t re, uint32_t im, const Modulus& m,
   return {mod_p(re + im * unit.root, m), mod_p(re + im * unit.minus_root, m)};
 }
 
-// Device form: the low bytes are the residues, in [0, p]. An integer comes as the words of x + 2^63
+// Device form: the low bytes are the residues, in [0, p]. A real part comes as the words of x + 2^63
 // or x + 2^95, the lowest first.
 OZAKI_HD void to_words(int64_t x, uint32_t (&words)[2]) {
   words[0] = static_cast<uint32_t>(x);
@@ -35,26 +35,32 @@ OZAKI_HD void to_words(const Int96& x, uint32_t (&words)[3]) {
   words[2] = static_cast<uint32_t>(x.high >> 32) ^ 1u << 31;
 }
 
+// An imaginary part comes as those of x, the highest one in digits from -128 to 127: what has no
+// offset is subtracted as it is added. From the words of a real part.
 template <int kWords>
-OZAKI_HD uint32_t dot_words(const uint32_t (&words)[kWords], const uint32_t (&weights)[kWords],
-                            uint32_t sum) {
+OZAKI_HD void to_imaginary(uint32_t (&words)[kWords]) {
+  constexpr uint32_t kHalves = 0x00808080;
+  uint32_t& highest = words[kWords - 1];
+  highest = ((highest ^ 1u << 31) + kHalves) ^ kHalves;
+}
+
+template <int kWords>
+OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[kWords],
+                                          const uint32_t (&im)[kWords], const Modulus& m,
+                                          const ImaginaryUnit& unit) {
+  static_assert(kWords == 2 || kWords == 3);
+  uint32_t r = kWords == 2 ? unit.narrow_zero : unit.wide_zero;
   OZAKI_UNROLL
-  for (int i = 0; i < kWords; ++i) sum = dot4(words[i], weights[i], sum);
-  return sum;
-}
-
-OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[2], const uint32_t (&im)[2],
-                                          const Modulus& m, const ImaginaryUnit& unit) {
-  const uint32_t r = dot_words(re, m.narrow_weights, unit.narrow_zero);
-  const uint32_t i = dot_words(im, unit.narrow_weights, 0);
-  return {mod_p_float(r + i, m), mod_p_float(r + (unit.narrow_minus - i), m)};
-}
-
-OZAKI_HD RootResidues root_residues_float(const uint32_t (&re)[3], const uint32_t (&im)[3],
-                                          const Modulus& m, const ImaginaryUnit& unit) {
-  const uint32_t r = dot_words(re, m.wide_weights, unit.wide_zero);
-  const uint32_t i = dot_words(im, unit.wide_weights, 0);
-  return {mod_p_float(r + i, m), mod_p_float(r + (unit.wide_minus - i), m)};
+  for (int i = 0; i < kWords; ++i) {
+    r = dot4(re[i], kWords == 2 ? m.narrow_weights[i] : m.wide_weights[i], r);
+  }
+  const auto weights = [&](int i) {
+    return kWords == 2 ? unit.narrow_weights[i] : unit.wide_weights[i];
+  };
+  uint32_t plus = dot4_signed(im[kWords - 1], weights(kWords - 1), r);
+  OZAKI_UNROLL
+  for (int i = 0; i < kWords - 1; ++i) plus = dot4(im[i], weights(i), plus);
+  return {mod_p_float(plus, m), mod_p_float(2 * r - plus, m)};
 }
 
 // c_i inv = (v+ - v-) / s = (p - s) v+ + s v- mod p, in [0, p).

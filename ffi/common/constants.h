@@ -40,10 +40,10 @@ struct ImaginaryUnit {
   uint32_t root, minus_root;
   uint32_t roots;  // device form: both in the bytes of a word, the second one lowest
   // Byte weights as in Modulus, times s. With r the weighted sum of the real part, from `zero` on,
-  // and i that of the imaginary part, r + i and r + (minus - i) start residues by either root: the
-  // constants cover the offsets of both parts.
-  uint32_t narrow_weights[2], narrow_zero, narrow_minus;
-  uint32_t wide_weights[3], wide_zero, wide_minus;
+  // and i that of the imaginary part, r + i and r - i start residues by either root: `zero` covers
+  // the offset of the real part and that i may have either sign.
+  uint32_t narrow_weights[2], narrow_zero;
+  uint32_t wide_weights[3], wide_zero;
 };
 
 // H = sqrt(P (1/2 - 2^-8)) rounded down to mantissa 2^exponent, 2^31 <= mantissa < 2^32.

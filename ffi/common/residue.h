@@ -31,6 +31,18 @@ OZAKI_HD uint32_t dot4(uint32_t a, uint32_t b, uint32_t c) {
 #endif
 }
 
+// The same with bytes of a from -128 to 127.
+OZAKI_HD uint32_t dot4_signed(uint32_t a, uint32_t b, uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  uint32_t sum;
+  asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+#else
+  for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i & 255) * (b >> i & 255);
+  return c;
+#endif
+}
+
 // v mod p for s = m.float_zero + v, v < 2^20: the *low byte* of the result is the residue, in [0,
 // p].
 //

@@ -44,6 +44,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
       const ulonglong2 parts = source[e];
       re[e] = Integer(parts.x, of_row.scale);
       im[e] = Integer(parts.y, of_row.scale);
+      to_imaginary(im[e].words);
     }
     // Padding is zero to the byte: a residue of 0 may be p.
     const int elements = clamp(position.depth / 2 - kElements * octet, 0, kElements);

@@ -52,7 +52,9 @@ struct Complex {
 
   Complex() = default;
   __device__ __forceinline__ Complex(const uint64_t (&parts)[2], int32_t scale)
-      : re(parts[0], scale), im(parts[1], scale) {}
+      : re(parts[0], scale), im(parts[1], scale) {
+    to_imaginary(im.words);
+  }
 
   OZAKI_HD static constexpr Modulus modulus(int index) { return kComplexModuli[index]; }
 
@@ -104,6 +106,7 @@ struct Arguments {
   const int32_t* count;              // of the moduli that are made; all where it is null
   int64_t half_rows, half_k, depth;  // of a quarter; depth: half_k padded
   uint32_t row_tiles, depth_tiles;   // of a quarter
+  int64_t plane, root;               // bytes: of the residues by one modulus and root, by one root
   uint32_t product_lines;            // cache lines of a product's residues
   StrassenSide side;
 };
@@ -236,10 +239,10 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
   __syncthreads();
 
   constexpr int kParts = Element::kParts;
-  const int64_t plane = args.half_rows * args.depth, root = args.moduli * plane;
-  uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * kParts * root;
+  uint8_t* const batch = args.residues + int64_t{b} * kStrassenProducts * kParts * args.root;
 #pragma unroll 1
-  for (int index = threadIdx.x; index < Tile::kRows * Tile::kQuads; index += Tile::kThreads) {
+  for (int i = 0; i < Tile::kRows * Tile::kQuads / Tile::kThreads; ++i) {
+    const int index = i * Tile::kThreads + threadIdx.x;
     const int row_of_tile = index / Tile::kQuads, quad = index % Tile::kQuads;
     const int64_t row = first_row + row_of_tile, k = first_k + kQuad * quad;
     if (row >= args.half_rows || k >= args.depth) continue;
@@ -279,9 +282,9 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
           }
 #pragma unroll
           for (int i = 0; i < kParts; ++i) {
-            store_sums<m.p, kBeside>(of[i], target + i * root, args.product_lines, args.side);
+            store_sums<m.p, kBeside>(of[i], target + i * args.root, args.product_lines, args.side);
           }
-          target += plane;
+          target += args.plane;
           return kIndex + 1 < count;
         },
         std::make_integer_sequence<int, Element::kMaxModuli>());
@@ -351,7 +354,9 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
   args.half_k = strassen_half(layout.k / layout.parts);
   args.depth = strassen_depth(layout.k / layout.parts);
   args.side = side;
-  const int64_t product_lines = layout.parts * moduli * args.half_rows * args.depth / kLineBytes;
+  args.plane = args.half_rows * args.depth;
+  args.root = moduli * args.plane;
+  const int64_t product_lines = layout.parts * args.root / kLineBytes;
   if (product_lines > UINT32_MAX / kStrassenProducts) {
     return Status("strassen_quantize: more than 2^39 bytes of residues of one batch element");
   }

@@ -9,7 +9,7 @@ import pytest
 import generators
 import jax_ozaki as jo
 import oracle
-from jax_ozaki import Contract
+from jax_ozaki import Contract, _stages
 from layouts import LAYOUTS, stored
 from oracle import assert_same_bits
 
@@ -54,6 +54,24 @@ def test_long_contractions(agree, sizes):
     assert_same_bits(c[:1, :1], oracle.complex_product(a[:1], b[:, :1], moduli))
     turned = agree(lambda x, y: jo.dot(x.T, y.T, contract=Contract.moduli(moduli)), a.T.copy(), b.T.copy())
     assert_same_bits(turned, c)
+
+
+@pytest.mark.parametrize("moduli", [2, 3, 4, 8, 12, 13, 15, 16, 17, 18, 20])
+def test_strassen(agree, monkeypatch, moduli):
+    """Quarters of odd sizes, results of few bits, zeros and non-finite ones beside long ones."""
+    monkeypatch.setattr(_stages.by_platform()["cuda"], "_strassen", "always")
+    rng = np.random.default_rng(moduli)
+    m, k, n = (int(size) for size in rng.integers(1, 201, 3))
+    lhs, rhs = LAYOUTS[moduli % len(LAYOUTS)]
+    count = len(generators.FAMILIES)
+    a, b, families = generators.problems(rng, count, m, k, n, moduli=moduli, make=generators.complex_operands)
+
+    def product(x, y):
+        return jo.einsum(f"{lhs},{rhs}->bmn", x, y, contract=Contract.moduli(moduli))
+
+    a, b = (x if "b" in order else np.repeat(x[:1], count, 0) for x, order in ((a, lhs), (b, rhs)))
+    c = agree(product, stored(a, "bmk", lhs), stored(b, "bkn", rhs), context=f"of the families {families}")
+    assert_same_bits(c[:, :1, :1], oracle.complex_product(a[:, :1], b[..., :1], moduli))
 
 
 def test_every_pair_of_classes(agree):

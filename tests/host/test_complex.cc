@@ -31,16 +31,16 @@ static void test_residues() {
     const ImaginaryUnit& unit = kImaginaryUnits[i];
     CHECK((unit.root * unit.root + 1) % m.p == 0, "p %u", m.p);
     for (int sample = 0; sample < 1000; ++sample) {
-      const int64_t re = any_int64(sample), im = any_int64(sample / 2);
+      const int64_t re = any_int64(sample), im = any_int64(sample / 2) / 2;  // below 2^62
       uint32_t x[2], y[2], a[3], b[3];
-      to_words(re, x), to_words(im, y), to_digits(re, a), to_digits(im, b);
+      to_words(re, x), to_words(im, y), to_imaginary(y), to_digits(re, a), to_digits(im, b);
       check_residues(re, im, root_residues_float(x, y, m, unit),
                      root_residues(digits_mod_p(a, m), digits_mod_p(b, m), m, unit), i);
 
       const Int96 wide_re = {re >> 17, static_cast<uint32_t>(rng())};
       const Int96 wide_im = {im >> 17, static_cast<uint32_t>(rng())};
       uint32_t wide_x[3], wide_y[3], wide_a[4], wide_b[4];
-      to_words(wide_re, wide_x), to_words(wide_im, wide_y);
+      to_words(wide_re, wide_x), to_words(wide_im, wide_y), to_imaginary(wide_y);
       to_digits(wide_re, wide_a), to_digits(wide_im, wide_b);
       const auto value = [](const Int96& x) { return (int128{x.high} << 32) + x.low; };
       check_residues(value(wide_re), value(wide_im), root_residues_float(wide_x, wide_y, m, unit),
