@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "combine_complex.h"
+#include "combine_outputs.cuh"
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
@@ -48,11 +49,6 @@ __device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const ui
         im[z / 3] -= modulus.upper_bytes * multiplier;
       },
       std::make_integer_sequence<int, N>());
-}
-
-// In unsigned arithmetic: sentinels, whose outputs are written apart, may overflow.
-__device__ __forceinline__ int sum_of_scales(int32_t a, int32_t b) {
-  return static_cast<int>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
 
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
@@ -113,13 +109,12 @@ __global__ void __launch_bounds__(kThreads, 3)
     uint32_t re[Crt<N>::kGroups], im[Crt<N>::kGroups];
     partial_sums<N>(plus, minus, e, re, im);
     const int32_t scale_b = scales[e];
-    const int scale = sum_of_scales(scale_a, scale_b);
     const Limbs<Crt<N>::kLimbs> x[2] = {reconstruct<N, ModulusSet::kComplex>(re),
                                         reconstruct<N, ModulusSet::kComplex>(im)};
-    const int scales_of_parts[2] = {scale, scale};
+    const int scale[2] = {sum_of_scales(scale_a, scale_b), sum_of_scales(scale_a, scale_b)};
     uint64_t c[2];
     ordinary &= !is_sentinel(scale_b);
-    ordinary &= round_to_normal(x, scales_of_parts, c);
+    ordinary &= round_to_normal(x, scale, c);
     __stcs(target + e, make_ulonglong2(c[0], c[1]));
   }
   if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);

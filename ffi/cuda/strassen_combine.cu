@@ -1,6 +1,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "combine_outputs.cuh"
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
@@ -269,8 +270,7 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
         uint32_t y[kGroups];
         y_of_part(e, y);
         x[e] = reconstruct<N, Field::kSet>(y);
-        // In unsigned arithmetic: sentinels, whose output is replaced below, may overflow.
-        scale[e] = static_cast<int>(static_cast<uint32_t>(scale_a) + scale_b[e / kRoots]);
+        scale[e] = sum_of_scales(scale_a, scale_b[e / kRoots]);
         smallest = min(smallest, scale_b[e / kRoots]);
       }
       uint64_t c[kParts];
