@@ -36,9 +36,8 @@ inline int complex_moduli_of(const U8& residues) {
 // `moduli` moduli have a scale for every row of k complex elements.
 inline void check_complex_length(Checks& checks, int64_t moduli, int64_t k) {
   if (checks.ok()) {
-    checks.require(admits(kComplexBounds[static_cast<int>(moduli)], 2 * k),
-                   "k = " + std::to_string(k) + " is too long for " + std::to_string(moduli) +
-                       " complex moduli");
+    checks.require(admits(kComplexBounds[static_cast<int>(moduli)], 2 * k), "k = ", k,
+                   " is too long for ", moduli, " complex moduli");
   }
 }
 
@@ -52,8 +51,8 @@ inline void check_complex_residue_shape(Checks& checks, const Layout& layout, co
 
 // Complex rows have one scale each.
 inline void check_never_fewer(Checks& checks, int64_t most_rounded) {
-  checks.require(most_rounded == 0, "most_rounded is " + std::to_string(most_rounded) +
-                                        ", in complex products it is 0");
+  checks.require(most_rounded == 0, "most_rounded is ", most_rounded,
+                 ", in complex products it is 0");
 }
 
 inline Checks check_complex_stats(const C128& x, const StatsAttributes& attributes,

@@ -21,9 +21,8 @@ FlaggedSide flagged_side(const U32& tiles, int64_t side, int64_t rungs, const La
 int modulus_count(Checks& checks, const S32& count, int64_t moduli) {
   if (!checks.ok()) return kMinModuli;
   const int32_t value = count.typed_data()[0];
-  checks.require(
-      kMinModuli <= value && value <= moduli,
-      "count is " + std::to_string(value) + ", allowed are 2 to " + std::to_string(moduli));
+  checks.require(kMinModuli <= value && value <= moduli, "count is ", value, ", allowed are 2 to ",
+                 moduli);
   return value;
 }
 

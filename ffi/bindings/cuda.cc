@@ -196,8 +196,8 @@ ffi::Error enqueue_strassen_quantize(Checks checks, int parts, const double* x, 
                                      const StrassenAttributes& attributes, cudaStream_t stream) {
   const Layout& layout = attributes.layout;
   const int64_t planes = Checks::dimension(residues.dimensions(), 2);
-  checks.require(attributes.side == 0 || attributes.side == 1,
-                 "side is " + std::to_string(attributes.side) + ", neither 0 (lhs) nor 1 (rhs)");
+  checks.require(attributes.side == 0 || attributes.side == 1, "side is ", attributes.side,
+                 ", neither 0 (lhs) nor 1 (rhs)");
   checks.shape("scale", scale.dimensions(), {layout.batch, layout.rows});
   checks.rank("residues", residues.dimensions(), 5);
   checks.shape("residues", residues.dimensions(),

@@ -51,18 +51,17 @@ ffi::Error enqueue(const Checks& checks, const Launch& launch) {
 
 // The kernels count the rows of a batch in 32 bits; an empty operand would be an empty launch.
 inline void check_limits(Checks& checks, const char* name, const Layout& layout) {
-  checks.require(layout.batch >= 1 && layout.rows >= 1 && layout.k >= 1,
-                 std::string("the layout of ") + name + " is empty");
-  checks.require(!checks.ok() || layout.rows <= INT32_MAX / layout.batch,
-                 std::string(name) + " has more than 2^31 - 1 rows in its batch");
-  checks.require(layout.k <= INT32_MAX, std::string(name) + " has k above 2^31 - 1");
+  checks.require(layout.batch >= 1 && layout.rows >= 1 && layout.k >= 1, "the layout of ", name,
+                 " is empty");
+  checks.require(!checks.ok() || layout.rows <= INT32_MAX / layout.batch, name,
+                 " has more than 2^31 - 1 rows in its batch");
+  checks.require(layout.k <= INT32_MAX, name, " has k above 2^31 - 1");
 }
 
 inline void check_scratch(Checks& checks, const Layout& layout, const U8& scratch) {
   if (!checks.ok()) return;
   const int64_t given = scratch.element_count(), needed = scratch_bytes(layout);
-  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
-                                      std::to_string(needed));
+  checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
 }
 
 // A grouped product of checked operands.
@@ -88,8 +87,7 @@ inline void check_list(Checks& checks, const MmaExtents& extents, const U8& scra
   if (!checks.ok()) return;
   const int64_t needed = tile_list_bytes(extents.batch, extents.m, extents.n);
   const int64_t given = scratch.element_count();
-  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
-                                      std::to_string(needed));
+  checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
 }
 
 LadderHandlers ladder_handlers();

@@ -98,8 +98,7 @@ ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats
   certify.worst = worst->typed_data();
   check_outputs(checks, certify);
   const int64_t needed = bound_bytes(batch, m, n), given = scratch->element_count();
-  checks.require(given >= needed, "scratch has " + std::to_string(given) + " bytes, needed are " +
-                                      std::to_string(needed));
+  checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
   return enqueue(checks, [&](const Device&) {
     return launch_certify(certify, scratch->untyped_data(), stream);
   });

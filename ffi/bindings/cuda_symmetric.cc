@@ -12,8 +12,7 @@ constexpr char kSymmetricCombineTarget[] = "jax_ozaki.symmetric_combine.v1";
 constexpr char kSymmetricMirrorTarget[] = "jax_ozaki.symmetric_mirror.v1";
 
 void check_square_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t m, int64_t n) {
-  checks.require(m == n, "the product is not square: " + std::to_string(m) + " rows and " +
-                             std::to_string(n) + " columns");
+  checks.require(m == n, "the product is not square: ", m, " rows and ", n, " columns");
   check_tiles(checks, tiles, batch, m, n);
 }
 

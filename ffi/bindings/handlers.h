@@ -183,9 +183,8 @@ inline void check_fewer(Checks& checks, int64_t moduli, int64_t fewer_moduli, in
   checks.moduli(fewer_moduli);
   checks.length(fewer_moduli, k);
   checks.require(fewer_moduli <= moduli && 0 <= most_rounded && most_rounded < INT32_MAX,
-                 "fewer_moduli is " + std::to_string(fewer_moduli) + " of " +
-                     std::to_string(moduli) + " moduli, most_rounded " +
-                     std::to_string(most_rounded));
+                 "fewer_moduli is ", fewer_moduli, " of ", moduli, " moduli, most_rounded ",
+                 most_rounded);
 }
 
 inline void check_rows(Checks& checks, const Layout& layout, const S32& scale, const S64& stats) {
@@ -264,8 +263,8 @@ inline MmaExtents mma_extents(const U8& lhs, const U8& rhs) {
 inline void check_factors(Checks& checks, const U8& lhs, const U8& rhs) {
   const MmaExtents extents = mma_extents(lhs, rhs);
   checks.rank("lhs", lhs.dimensions(), 4);
-  checks.require(extents.kp % kVectorBytes == 0,
-                 "lhs has rows of " + std::to_string(extents.kp) + " bytes, not a multiple of 16");
+  checks.require(extents.kp % kVectorBytes == 0, "lhs has rows of ", extents.kp,
+                 " bytes, not a multiple of 16");
   checks.shape("rhs", rhs.dimensions(), {extents.batch, extents.moduli, extents.n, extents.kp});
 }
 

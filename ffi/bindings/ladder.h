@@ -274,12 +274,11 @@ inline void check_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t
 // The tiles of one side: the other side's rows are unknown here.
 // A set of rungs: the lowest byte of a tile's word.
 inline void check_rungs(Checks& checks, int64_t rungs) {
-  checks.require(0 < rungs && rungs < 256, "rungs is " + std::to_string(rungs));
+  checks.require(0 < rungs && rungs < 256, "rungs is ", rungs);
 }
 
 inline void check_side(Checks& checks, int64_t side, const U32& tiles, const Layout& layout) {
-  checks.require(side == 0 || side == 1,
-                 "side is " + std::to_string(side) + ", allowed are 0 (lhs) and 1 (rhs)");
+  checks.require(side == 0 || side == 1, "side is ", side, ", allowed are 0 (lhs) and 1 (rhs)");
   checks.rank("tiles", tiles.dimensions(), 3);
   const int64_t other = Checks::dimension(tiles.dimensions(), side == 0 ? 2 : 1);
   const int64_t own = tiles_of(layout.rows);
@@ -297,13 +296,13 @@ inline int planes_of(const U8& planes) {
 }
 
 inline void check_plane_count(Checks& checks, int64_t planes) {
-  checks.require(planes == kCoarsePlanes || planes == kFinePlanes,
-                 "there are " + std::to_string(planes) + " planes, allowed are 1 and 4");
+  checks.require(planes == kCoarsePlanes || planes == kFinePlanes, "there are ", planes,
+                 " planes, allowed are 1 and 4");
 }
 
 inline void check_plane_shape(Checks& checks, const U8& planes, const Layout& layout,
                               int64_t step) {
-  checks.require(step >= 1, "step is " + std::to_string(step));
+  checks.require(step >= 1, "step is ", step);
   if (checks.ok())
     checks.shape("planes", planes.dimensions(),
                  {layout.batch, planes_of(planes), layout.rows,
@@ -321,9 +320,8 @@ inline Checks check_ladder_quantize(const F64& x, const LadderQuantizeAttributes
   if (!checks.ok()) return checks;
   // Shorter planes end in the middle of a line, where the last elements also write what follows.
   const PlaneSubset subset = {attributes.layout.k, attributes.step};
-  checks.require(
-      subset.all() || subset.kept() >= kMinLines * kLineBytes,
-      "a part of k is too short for a plane: step is " + std::to_string(attributes.step));
+  checks.require(subset.all() || subset.kept() >= kMinLines * kLineBytes,
+                 "a part of k is too short for a plane: step is ", attributes.step);
   return checks;
 }
 
@@ -347,8 +345,8 @@ inline Checks check_magnitude(const U8& lhs, const U8& rhs, const U32& tiles, co
   check_factors(checks, lhs, rhs);
   check_plane_count(checks, extents.moduli);
   const int64_t longest = extents.moduli == kCoarsePlanes ? kMaxCoarseLength : kMaxFineLength;
-  checks.require(extents.kp <= longest, "lhs has rows of " + std::to_string(extents.kp) +
-                                            " bytes, which 32 bits cannot sum");
+  checks.require(extents.kp <= longest, "lhs has rows of ", extents.kp,
+                 " bytes, which 32 bits cannot sum");
   check_tiles(checks, tiles, extents.batch, extents.m, extents.n);
   check_rungs(checks, attributes.rungs);
   checks.shape("sums", sums.dimensions(),
@@ -371,8 +369,8 @@ inline Checks check_certified(const char* target, int64_t planes, int64_t given_
                               const U32& tiles, const F32& worst) {
   const auto [batch, m, n] = certify_extents(sums, given_n);
   Checks checks(target);
-  checks.require(n >= 0, "n is " + std::to_string(n));
-  checks.require(k >= 1, "k is " + std::to_string(k));
+  checks.require(n >= 0, "n is ", n);
+  checks.require(k >= 1, "k is ", k);
   if (!checks.ok()) return checks;
   checks.shape("sums", sums.dimensions(), {batch, planes, m, padded(n)});
   checks.shape("scale_a", scale_a.dimensions(), {batch, m});
