@@ -33,6 +33,9 @@ static_assert(127 * 127 * kMaxFineLength < (int64_t{1} << 31));
 constexpr int kCoarsePlanes = 1, kFinePlanes = 4;
 constexpr int kCoarseBits = 8, kFineBits = 14;  // of one byte, and of two bytes of 7
 
+// In place of an exponent: above all magnitudes, so that planes are zero.
+constexpr int kNoPlane = 1 << 20;
+
 // floor(|a| 2^(plane_bits - emax)) for finite a with e(a) <= emax + 12, plane_bits <= 14: below
 // 2^plane_bits where e(a) <= emax.
 OZAKI_HD uint32_t plane_magnitude(uint64_t bits, int emax, int plane_bits) {

@@ -11,6 +11,7 @@
 #include "common/residue.h"
 #include "mma_constants.h"
 #include "mma_launch.h"
+#include "pack_bytes.cuh"
 #include "symmetry.h"
 #include "tile_scheduler.cuh"
 
@@ -96,10 +97,6 @@ __device__ __forceinline__ uint32_t epilogue_weights(const MmaArguments&,
                                                      const ListedTileScheduler& scheduler,
                                                      int modulus) {
   return kWeights.at[scheduler.count()][modulus];
-}
-
-__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
 // The residues of four accumulators as the bytes of a word.

@@ -19,9 +19,6 @@ struct PlaneGrid {
   uint32_t depth_ctas;  // that share the tiles of kRows rows
 };
 
-// In place of an exponent: above all magnitudes, so that the planes are zero.
-constexpr int kNoPlanes = 1 << 20;
-
 // The fine planes are seldom made: CTAs that find so are to be few.
 constexpr uint32_t kFineDepthCtas = 4;
 
@@ -96,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
       if (threadIdx.x < rows) {
         const int64_t* stats = args.stats + (row_of_batch + threadIdx.x) * kStatsFields;
         const RowStatistics row = load_fields(stats);
-        exponent = row.flags != 0 ? kNoPlanes : plane_exponent(row, kBits);
+        exponent = row.flags != 0 ? kNoPlane : plane_exponent(row, kBits);
       }
       exponent_of[threadIdx.x] = exponent;
     }
@@ -107,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
       const int exponent = exponent_of[elements.row(i)];
       if constexpr (kFinePart) {
         const uint32_t magnitude = plane_magnitude(elements.bits[i], exponent, kBits);
-        const bool nonzero = exponent != kNoPlanes && !is_zero(elements.bits[i]);
+        const bool nonzero = exponent != kNoPlane && !is_zero(elements.bits[i]);
         tile[0][at] = fine_plane(magnitude, nonzero, 0, Side::kLhs);
         tile[1][at] = fine_plane(magnitude, nonzero, 2, Side::kLhs);
         tile[2][at] = fine_plane(magnitude, nonzero, 3, Side::kLhs);

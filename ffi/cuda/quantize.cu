@@ -40,9 +40,6 @@ struct CoarsePlane {
   }
 };
 
-// In place of an exponent: above all magnitudes, so that the plane is zero.
-constexpr int kNoPlane = 1 << 20;
-
 // What the elements of a row share: the scale, what the coarse plane is relative to, and where the
 // residues and that plane begin.
 struct RowOfTile {

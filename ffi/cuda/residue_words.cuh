@@ -7,6 +7,7 @@
 
 #include "common/quantize.h"
 #include "common/tables.h"
+#include "pack_bytes.cuh"
 
 namespace ozaki {
 
@@ -46,13 +47,6 @@ struct Wide {
     return mod_p_float(dot4(words[0], m.wide_weights[0], sum), m);
   }
 };
-
-// The low bytes of four words; with kPairsSwapped those of the second pair come first.
-constexpr uint32_t kPairsInOrder = 0x5410, kPairsSwapped = 0x1054;
-__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
-                                                   uint32_t order = kPairsInOrder) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), order);
-}
 
 // step(0), step(1), ... with constants, until one returns false.
 template <typename Step, int... kIndices>
