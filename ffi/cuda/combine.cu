@@ -2,6 +2,8 @@
 
 #include "combine.h"
 #include "combine_outputs.cuh"
+#include "launch.h"
+#include "ptx/dependent_launch.cuh"
 
 namespace ozaki {
 namespace {
@@ -56,6 +58,8 @@ __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
     combine_kernel(const __grid_constant__ Combine args, const CombineGrid grid) {
   constexpr int kPlanes = V::kPlanes, kColumns = V::kColumns;
   using Vector = typename V::Vector;
+  ptx::wait_for_previous();
+  ptx::launch_dependents();
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const uint32_t row_block = blockIdx.x / grid.column_blocks;
   const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
@@ -106,7 +110,8 @@ CombineKernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 }  // namespace
 
-Status launch_combine(const Combine& combine, int moduli, const Device&, cudaStream_t stream) {
+Status launch_combine(const Combine& combine, int moduli, const Device& device,
+                      cudaStream_t stream) {
   constexpr auto kCounts = std::make_integer_sequence<int, kMaxModuli - kMinModuli + 1>();
   const CombineKernel kernel = combine.kind == MmaOutput::kPartialCrt
                                    ? kernel_for<PartialSums>(moduli, kCounts)
@@ -122,8 +127,8 @@ Status launch_combine(const Combine& combine, int moduli, const Device&, cudaStr
   const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
   grid.blocks = (rows + height - 1) / height * grid.column_blocks;
 
-  kernel.run<<<static_cast<unsigned>(grid.blocks), kThreads, 0, stream>>>(combine, grid);
-  return launch_status("combine_kernel");
+  return launch("combine_kernel", kernel.run, {grid.blocks, kThreads, 0, 1, device.bulk_copies},
+                stream, combine, grid);
 }
 
 }  // namespace ozaki

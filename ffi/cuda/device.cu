@@ -1,5 +1,7 @@
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "device.h"
 
@@ -49,6 +51,18 @@ Status current_device(const Device*& device) {
     found = devices.emplace(ordinal, fresh).first;
   }
   device = &found->second;
+  return Status();
+}
+
+Status allow_shared_memory(const void* kernel, const Device& device) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, const void*>> allowed;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const std::pair key(device.ordinal, kernel);
+  if (allowed.count(key) != 0) return Status();
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  allowed.insert(key);
   return Status();
 }
 

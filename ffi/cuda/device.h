@@ -1,6 +1,9 @@
 // What the launch heuristics ask about the current device.
 #pragma once
 
+#include <map>
+#include <mutex>
+
 #include "status.h"
 
 namespace ozaki {
@@ -18,6 +21,36 @@ struct Device {
 // Looked up once a device and kept. Fails where this build has no code for the device; the cause
 // names its compute capability.
 Status current_device(const Device*& device);
+
+// Lets launches of a kernel take all the shared memory that a block can opt in to: another limit
+// for each launch could be changed by another thread before it. Asked once a kernel and device.
+Status allow_shared_memory(const void* kernel, const Device& device);
+
+template <typename... Parameters>
+Status allow_shared_memory(void (*kernel)(Parameters...), const Device& device) {
+  return allow_shared_memory(reinterpret_cast<const void*>(kernel), device);
+}
+
+// A number of each device, asked for where it is first needed and kept.
+class PerDevice {
+ public:
+  // ask(&number) -> Status
+  template <typename Ask>
+  Status get(const Device& device, int* number, const Ask& ask) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto kept = kept_.find(device.ordinal);
+    if (kept == kept_.end()) {
+      OZAKI_RETURN_IF_ERROR(ask(number));
+      kept = kept_.emplace(device.ordinal, *number).first;
+    }
+    *number = kept->second;
+    return Status();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, int> kept_;
+};
 
 // The status of the launch just made of `kernel`, on the current device.
 Status launch_status(const char* kernel);

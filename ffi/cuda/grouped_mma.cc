@@ -50,16 +50,18 @@ Status launch_grouped_mma(const GroupedMma& mma, const Device& device, cudaStrea
   }
   bool wgmma = false;
   if (device.capability == 90 && path != MmaPath::kMmaSync) {
-    OZAKI_RETURN_IF_ERROR(wgmma_available(&wgmma));
+    OZAKI_RETURN_IF_ERROR(wgmma_available(device, &wgmma));
   }
   if (path == MmaPath::kWgmma && !wgmma) {
     return Status(
         "grouped_mma: wgmma needs a device of compute capability 9.0 and a build for 90a");
   }
-  return launch_grouped_mma(mma, choose_tile_shape(mma, wgmma, device.multiprocessors), stream);
+  return launch_grouped_mma(mma, choose_tile_shape(mma, wgmma, device.multiprocessors), device,
+                            stream);
 }
 
-Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t stream) {
+Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, const Device& device,
+                          cudaStream_t stream) {
   MmaArguments args = {};
   args.lhs = mma.lhs;
   args.rhs = mma.rhs;
@@ -82,7 +84,7 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t s
         launch_tile_list(mma.flagged, args.grid, args.batch, args.kp, mma.list, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
-  return launch(args, shape, mma.kind, stream);
+  return launch(args, shape, mma.kind, device, stream);
 }
 
 }  // namespace ozaki

@@ -129,7 +129,7 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
 }  // namespace
 
 Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
-                       cudaStream_t stream) {
+                       const Device&, cudaStream_t stream) {
   return with_constant(kind,
                        [&](auto constant) { return launch<constant()>(arguments, shape, stream); });
 }

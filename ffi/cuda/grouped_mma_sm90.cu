@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "launch.h"
 #include "mma_epilogue.cuh"
 #include "mma_launch.h"
 #include "ptx/cluster.cuh"
+#include "ptx/dependent_launch.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -95,20 +97,6 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
   const auto full = [&](int stage) { return barriers + stage * 8; };
   const auto empty = [&](int stage) { return barriers + (S::kStages + stage) * 8; };
 
-  // A cluster takes one tile of kCluster * kBlockM rows, a CTA its part of it.
-  const uint32_t rank = S::kCluster > 1 ? ptx::cluster_cta_rank() : 0;
-  auto scheduler = tile_scheduler<kKind>(args, blockIdx.x / S::kCluster);
-  const auto first_row = [&](const Tile& tile) {
-    return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
-  };
-  // The stages of a tile.
-  const auto first_stage = [](const auto& tile) { return k_begin(tile) / S::kBlockK; };
-  const auto end_stage = [&](const auto& tile) {
-    return (k_end(args, tile) + S::kBlockK - 1) / S::kBlockK;
-  };
-  const int n_permuted = permuted_columns<kKind>(args.n);
-  RingPosition<S::kStages> ring;
-
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
       ptx::mbarrier_init(full(stage), 1);
@@ -121,6 +109,22 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
   } else {
     __syncthreads();
   }
+  ptx::wait_for_previous();
+  ptx::launch_dependents();
+
+  // A cluster takes one tile of kCluster * kBlockM rows, a CTA its part of it.
+  const uint32_t rank = S::kCluster > 1 ? ptx::cluster_cta_rank() : 0;
+  const auto make_scheduler = [&] { return tile_scheduler<kKind>(args, blockIdx.x / S::kCluster); };
+  const auto first_row = [&](const Tile& tile) {
+    return (tile.m * S::kCluster + static_cast<int>(rank)) * S::kBlockM;
+  };
+  // The stages of a tile.
+  const auto first_stage = [](const auto& tile) { return k_begin(tile) / S::kBlockK; };
+  const auto end_stage = [&](const auto& tile) {
+    return (k_end(args, tile) + S::kBlockK - 1) / S::kBlockK;
+  };
+  const int n_permuted = permuted_columns<kKind>(args.n);
+  RingPosition<S::kStages> ring;
 
   const int warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) {
@@ -128,6 +132,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
     ptx::registers_decrease<40>();
     if (threadIdx.x == 0) {
       constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
+      auto scheduler = make_scheduler();
       const RhsMaps& rhs_maps = lhs_is_rhs<kKind>(args) ? maps.lhs_as_rhs : maps.rhs;
       for (; !scheduler.done(); scheduler.next()) {
         const auto tile = scheduler.tile();
@@ -171,6 +176,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
       }
     };
 
+    auto scheduler = make_scheduler();
     auto next = scheduler.tile();
     while (!scheduler.done()) {
       const auto tile = next;
@@ -313,10 +319,28 @@ Status encode_rhs(RhsMaps* maps, const uint8_t* rhs, const MmaArguments& args) {
   return encode_permuted(&maps->permuted, rhs, args);
 }
 
+// Prepares the kernel for the current device: how many clusters of it run there at once.
 template <typename S, MmaOutput kKind>
-Status launch(MmaArguments args, cudaStream_t stream) {
+Status resident_clusters(int* clusters) {
   const auto kernel = wgmma_kernel<S, kKind>;
   constexpr int kSharedBytes = S::template kSharedBytes<kKind>;
+  OZAKI_RETURN_IF_CUDA_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {S::kCluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = S::kCluster;
+  config.blockDim = S::kThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  OZAKI_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveClusters(clusters, kernel, &config));
+  return *clusters > 0 ? Status() : Status("grouped_mma: no cluster of CTAs fits on this device");
+}
+
+template <typename S, MmaOutput kKind>
+Status launch_shape(MmaArguments args, const Device& device, cudaStream_t stream) {
   const cuuint64_t k = args.kp, m = args.m;
   const cuuint64_t operands = cuuint64_t{1} * args.batch * args.moduli;
   TensorMaps maps = {};
@@ -327,42 +351,30 @@ Status launch(MmaArguments args, cudaStream_t stream) {
     OZAKI_RETURN_IF_ERROR(encode_rhs<kKind>(&maps.lhs_as_rhs, args.lhs, args));
   }
 
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {S::kCluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = S::kCluster;
-  config.blockDim = S::kThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-
   // Persistent: no more clusters than the device holds at once, or the last ones would wait for
   // the whole share of an earlier one.
+  static PerDevice kept;
   int resident = 0;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
-  if (resident < 1) return Status("grouped_mma: no cluster of CTAs fits on this device");
-  const uint32_t workers = std::min<int64_t>(resident, args.grid.all_tiles());
-  args.grid.set_workers(workers);
-  config.gridDim = workers * S::kCluster;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, maps, args));
-  return Status();
+  OZAKI_RETURN_IF_ERROR(kept.get(device, &resident, resident_clusters<S, kKind>));
+  args.grid.set_workers(std::min<int64_t>(resident, args.grid.all_tiles()));
+  const int64_t ctas = int64_t{args.grid.workers} * S::kCluster;
+  return launch("wgmma_kernel", wgmma_kernel<S, kKind>,
+                {ctas, S::kThreads, S::template kSharedBytes<kKind>, S::kCluster, true}, stream,
+                maps, args);
 }
 
 template <MmaOutput kKind>
-Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
+Status launch_kind(const MmaArguments& args, TileShape shape, const Device& device,
+                   cudaStream_t stream) {
   switch (shape) {
     case TileShape::kWgmma128x256:
-      return launch<Shape<256, 4, 1>, kKind>(args, stream);
+      return launch_shape<Shape<256, 4, 1>, kKind>(args, device, stream);
     case TileShape::kWgmma128x256Cluster:
-      return launch<Shape<256, 4, 2>, kKind>(args, stream);
+      return launch_shape<Shape<256, 4, 2>, kKind>(args, device, stream);
     case TileShape::kWgmma128x128:
-      return launch<Shape<128, 6, 1>, kKind>(args, stream);
+      return launch_shape<Shape<128, 6, 1>, kKind>(args, device, stream);
     case TileShape::kWgmma128x64:
-      return launch<Shape<64, 8, 1>, kKind>(args, stream);
+      return launch_shape<Shape<64, 8, 1>, kKind>(args, device, stream);
     default:
       return Status("grouped_mma: not a tile shape of wgmma");
   }
@@ -370,19 +382,26 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
 
 }  // namespace
 
-Status wgmma_available(bool* available) {
+Status wgmma_available(const Device& device, bool* available) {
   using S = Shape<256, 4, 1>;
-  cudaFuncAttributes attributes;
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncGetAttributes(&attributes, wgmma_kernel<S, MmaOutput::kResidues>));
-  *available = attributes.maxThreadsPerBlock >= S::kThreads;
+  static PerDevice kept;
+  int threads = 0;
+  OZAKI_RETURN_IF_ERROR(kept.get(device, &threads, [](int* number) {
+    cudaFuncAttributes attributes;
+    OZAKI_RETURN_IF_CUDA_ERROR(
+        cudaFuncGetAttributes(&attributes, wgmma_kernel<S, MmaOutput::kResidues>));
+    *number = attributes.maxThreadsPerBlock;
+    return Status();
+  }));
+  *available = threads >= S::kThreads;
   return Status();
 }
 
 Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
-                    cudaStream_t stream) {
-  return with_constant(kind,
-                       [&](auto constant) { return launch<constant()>(arguments, shape, stream); });
+                    const Device& device, cudaStream_t stream) {
+  return with_constant(kind, [&](auto constant) {
+    return launch_kind<constant()>(arguments, shape, device, stream);
+  });
 }
 
 }  // namespace ozaki

@@ -57,10 +57,11 @@ struct MmaArguments {
 };
 
 // launch_grouped_mma on tiles of a given shape; the product has been checked.
-Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, cudaStream_t stream);
+Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, const Device& device,
+                          cudaStream_t stream);
 
 // Whether the code loaded for the current device is sm_90a's: a build may lack it.
-Status wgmma_available(bool* available);
+Status wgmma_available(const Device& device, bool* available);
 
 // launch(kind), with the kind as a constant.
 template <typename Launch>
@@ -79,8 +80,8 @@ Status with_constant(MmaOutput kind, const Launch& launch) {
 }
 
 Status launch_wgmma(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
-                    cudaStream_t stream);
+                    const Device& device, cudaStream_t stream);
 Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
-                       cudaStream_t stream);
+                       const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

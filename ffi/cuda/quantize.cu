@@ -192,6 +192,8 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   const TilePosition position(tiling, blockIdx.x);
 
   if constexpr (kCluster) ptx::cluster_arrive();
+  ptx::wait_for_previous();
+  ptx::launch_dependents();
   load_tile(tiling, position, tile);
   if constexpr (kCluster) ptx::cluster_wait();  // all have begun
   tile_statistics(tiling, position, tile, [&](int row, int c, const RowStatistics& chunk) {
@@ -243,9 +245,7 @@ __global__ void __launch_bounds__(kTileThreads, 5)
 template <typename Kernel, typename... Arguments>
 Status launch_tiles(const char* name, Kernel kernel, LaunchShape shape, const Tiling& tiling,
                     const Device& device, cudaStream_t stream, const Arguments&... arguments) {
-  // Always the same limit: another thread may be between here and its launch.
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
   return launch(name, kernel, shape, stream, tiling, arguments...);
 }
 
@@ -285,8 +285,7 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   const auto kernel =
       planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
   // Seldom is any tile flagged: CTAs that find so are to be few.
   const int64_t ctas = std::min(tiling.tiles, int64_t{8} * device.multiprocessors);
   kernel<<<static_cast<unsigned>(ctas), kTileThreads, bytes, stream>>>(
@@ -312,9 +311,9 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli, const 
                           ? narrow ? quantize_kernel<Narrow, false> : quantize_kernel<Wide, false>
                       : narrow ? quantize_kernel<Narrow, true>
                                : quantize_kernel<Wide, true>;
-  return launch_tiles("quantize_kernel", kernel, {tiling.tiles, kTileThreads, bytes, cluster},
-                      tiling, device, stream, bounds, outputs,
-                      residue_array(residues, layout, moduli), coarse);
+  return launch_tiles(
+      "quantize_kernel", kernel, {tiling.tiles, kTileThreads, bytes, cluster, device.bulk_copies},
+      tiling, device, stream, bounds, outputs, residue_array(residues, layout, moduli), coarse);
 }
 
 }  // namespace ozaki

@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(kTileThreads, 6)
                             int64_t chunks_per_row) {
   extern __shared__ __align__(16) uint64_t tile[];
   const TilePosition position(tiling, blockIdx.x);
+  ptx::wait_for_previous();
   load_tile(tiling, position, tile);
   scratch += position.row * chunks_per_row + position.k / kChunk;
   tile_statistics(tiling, position, tile, [&](int row, int c, const RowStatistics& chunk) {
@@ -29,6 +30,8 @@ template <int kParts>
 __global__ void __launch_bounds__(kTileThreads, 2)
     strided_chunk_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                                     RowStatistics* scratch, uint32_t chunks) {
+  // In this order: residues, the next kernel but one, reads x without waiting for this one.
+  ptx::wait_for_previous();
   ptx::launch_dependents();
   const uint32_t row_tile = blockIdx.x / chunks, chunk = blockIdx.x - row_tile * chunks;
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
@@ -99,19 +102,18 @@ Status launch_statistics(const double* x, const Layout& layout, const ScaleBound
   RowStatistics* chunk = static_cast<RowStatistics*>(scratch);
   const int64_t chunks = chunks_of(layout.k), rows = layout.batch * layout.rows;
   if (tiling.k_contiguous()) {
-    OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(chunk_statistics_kernel,
-                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    device.shared_bytes_block));
-    chunk_statistics_kernel<<<static_cast<unsigned>(tiling.tiles), kTileThreads,
-                              tiling.tile_bytes(), stream>>>(tiling, chunk, chunks);
-    OZAKI_RETURN_IF_ERROR(launch_status("chunk_statistics_kernel"));
+    OZAKI_RETURN_IF_ERROR(allow_shared_memory(chunk_statistics_kernel, device));
+    OZAKI_RETURN_IF_ERROR(
+        launch("chunk_statistics_kernel", chunk_statistics_kernel,
+               {tiling.tiles, kTileThreads, tiling.tile_bytes(), 1, device.bulk_copies}, stream,
+               tiling, chunk, chunks));
   } else {
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows * chunks;
     const auto kernel =
         layout.parts == 1 ? strided_chunk_statistics_kernel<1> : strided_chunk_statistics_kernel<2>;
-    kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(
-        tiling.x, layout, chunk, static_cast<uint32_t>(chunks));
-    OZAKI_RETURN_IF_ERROR(launch_status("strided_chunk_statistics_kernel"));
+    OZAKI_RETURN_IF_ERROR(launch("strided_chunk_statistics_kernel", kernel,
+                                 {tiles, kTileThreads, 0, 1, device.bulk_copies}, stream, tiling.x,
+                                 layout, chunk, static_cast<uint32_t>(chunks)));
   }
 
   const int log2_lanes = join_log2_lanes(chunks);
