@@ -53,7 +53,6 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
   const uint32_t* const of_batch = tiles + batch * grid.tiles * grid.tiles;
   const int64_t tile_i = first_row / kTile, tile_j = first_column / kTile;
   if ((of_batch[tile_i * grid.tiles + tile_j] & kComputed) == 0) return;
-  const bool mirrored = (of_batch[tile_j * grid.tiles + tile_i] & kComputed) == 0;
 
   const int64_t n = args.a_layout.rows;
   const int row = threadIdx.x / kLanes, first = threadIdx.x % kLanes * kColumns;
@@ -77,6 +76,7 @@ __global__ void __launch_bounds__(kThreads, N <= 15 ? 6 : 5)
     });
   }
   __syncthreads();
+  const bool mirrored = (of_batch[tile_j * grid.tiles + tile_i] & kComputed) == 0;
 
   // Neighbouring threads store neighbouring outputs, of the tile and of its mirror image.
   unsigned long long* const c = reinterpret_cast<unsigned long long*>(args.c) + batch * n * n;
