@@ -104,6 +104,13 @@ class CudaHandlers(Handlers):
         groups = -(-moduli // _moduli.GROUP_SIZE)
         return self._call("grouped_mma", _type((batch, groups, m, padded(rhs.shape[2])), jnp.uint32), lhs, rhs)
 
+    def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
+        # XLA runs the four calls of a product one by one, for which the host takes longer than the GPU takes for a small
+        # product. From five commands on it records them as a CUDA graph. The fifth changes no scale.
+        if v.shape[1] * lhs.batch * lhs.rows * rhs.rows * lhs.k <= _SHORT_PRODUCT:
+            rhs_scale = lax.min(rhs_scale, np.int32(_ABOVE_SCALES))
+        return super().combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli)
+
     def _flag_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
         """The number of flagged tiles and of each its place and its part of k, four int32, for the smallest tiles there
         are."""
@@ -247,6 +254,10 @@ class CudaHandlers(Handlers):
 _COMPUTED, _FROM_OWN_COLUMNS = 1, 2
 """What a tile of a square needs: cuda/symmetry.h. One that needs its own columns is of a first rung, too: Strassen's."""
 assert _FROM_OWN_COLUMNS & _rungs.FIRST
+
+_SHORT_PRODUCT = 2**35
+"""INT8 multiplications that an H200 makes in the time that a host takes for the calls of a product, some 100 us."""
+_ABOVE_SCALES = 2**30
 
 _SMALLEST_TILE = 32
 _STRASSEN_PRODUCTS = 7

@@ -1,6 +1,6 @@
-"""Print the hash of the bits of two jitted scans of products, as JSON.
+"""Print the hash of the bits of two jitted scans of products and of a product alone, as JSON.
 
-One has 100 small steps, the other columns that are too long for one launch to quantize them.
+One scan has 100 small steps, the other columns that are too long for one launch to quantize them.
 """
 
 import hashlib
@@ -25,13 +25,18 @@ def chain(c, xs):
     return jax.lax.scan(step, c, xs)
 
 
+@jax.jit
+def single(a, b):
+    return dot(a, b, contract=Contract.moduli(14))
+
+
 jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(0)
 found = hashlib.sha256()
 for steps, size, columns in SCANS:
     xs = jnp.asarray(rng.standard_normal((steps, size, size)) / np.sqrt(size))
     for _ in range(3):  # command buffers are recorded, then replayed and updated
-        results = chain(jnp.eye(size, columns), xs)
+        results = *chain(jnp.eye(size, columns), xs), single(*xs[:2, :96, :96])
     for result in results:
         found.update(oracle.bits(result).tobytes())
 print(json.dumps(found.hexdigest()))

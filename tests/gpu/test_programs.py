@@ -41,9 +41,9 @@ def test_an_unknown_path_is_an_error(start, variable):
         start("scan.py", **{variable: "fastest"})()
 
 
-def captured_calls(dump):
+def captured_calls(dump, function):
     """The custom calls inside command buffers, by the thunks that XLA dumped; None without any buffer."""
-    for path in dump.glob("*jit_chain*thunk_sequence*"):
+    for path in dump.glob(f"*jit_{function}*thunk_sequence*"):
         # Nested thunks are printed below their parent, further to the right.
         indents, count = [], 0
         for line in path.read_text().splitlines():
@@ -57,7 +57,7 @@ def captured_calls(dump):
                 indents.append(indent)
         if count:
             return count
-    for path in dump.glob("*jit_chain*thunk_metadata*"):
+    for path in dump.glob(f"*jit_{function}*thunk_metadata*"):
         # A flat list in which the thunks of a command buffer follow it.
         kinds = re.findall(r'thunk_kind: "(\w+)"', path.read_text())
         if "kCommandBuffer" in kinds:
@@ -66,7 +66,7 @@ def captured_calls(dump):
     return None
 
 
-def test_command_buffers_hold_the_calls_of_a_scan(start, tmp_path, capsys):
+def test_command_buffers_hold_the_calls_of_a_scan_and_of_a_product(start, tmp_path, capsys):
     settings = {"on": "", "off": " --xla_gpu_enable_command_buffer="}
     started = {
         name: start("scan.py", XLA_FLAGS=f"--xla_dump_to={tmp_path / name} --xla_dump_hlo_as_text{flags}")
@@ -74,11 +74,12 @@ def test_command_buffers_hold_the_calls_of_a_scan(start, tmp_path, capsys):
     }
     expected = start("scan.py", JAX_PLATFORMS="cpu", XLA_FLAGS="")()
     assert {name: finish() for name, finish in started.items()} == dict.fromkeys(settings, expected)
-    captured = {name: captured_calls(tmp_path / name) for name in settings}
-    with capsys.disabled():
-        print(f"\nscan of 100 products: custom calls of a step in command buffers: {captured}")
-    assert captured["off"] is None
-    assert captured["on"] is not None and captured["on"] >= 4, sorted(p.name for p in (tmp_path / "on").iterdir())
+    for function in ("chain", "single"):
+        captured = {name: captured_calls(tmp_path / name, function) for name in settings}
+        with capsys.disabled():
+            print(f"\n{function}: custom calls of a product in command buffers: {captured}")
+        assert captured["off"] is None
+        assert captured["on"] is not None and captured["on"] >= 4, sorted(p.name for p in (tmp_path / "on").iterdir())
 
 
 def report_line(capsys, name, runs):
