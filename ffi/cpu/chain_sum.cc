@@ -2,8 +2,8 @@
 #include "cpu/chain_sum.h"
 
 #include "common/chains.h"
-#include "common/occupancy.h"
 #include "cpu/default_environment.h"
+#include "cpu/selected_tiles.h"
 #include "cpu/simd.h"
 
 namespace ozaki {
@@ -78,50 +78,33 @@ struct Workspace {
 void chain_sum(const Operand& lhs, const Operand& rhs, const int64_t* lhs_stats,
                const int64_t* rhs_stats, const Selection& selection, int64_t group, double* c,
                const Scheduler& scheduler) {
-  const int64_t m = lhs.layout.rows, n = rhs.layout.rows, k = lhs.layout.k;
+  const int64_t k = lhs.layout.k;
   const int log2_group = ctz64(static_cast<uint64_t>(group));
-  const int64_t row_tiles = tiles_of(m), column_tiles = tiles_of(n);
-  parallel_for(scheduler, lhs.layout.batch * row_tiles * column_tiles, [&](int64_t task) {
-    const int64_t b = task / (row_tiles * column_tiles);
-    const int64_t i = task / column_tiles % row_tiles, j = task % column_tiles;
-    if (!selection.flagged.tile(b, i, j)) return;
-    const int64_t row = i * kTile, column = j * kTile;
-    const int64_t rows = std::min(kTile, m - row), columns = std::min(kTile, n - column);
-
-    thread_local const std::unique_ptr<Workspace> workspace(new Workspace);
-    Workspace& work = *workspace;
-    const DefaultEnvironment environment;
-    const auto for_selected = [&](const auto& visit) {
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t l = 0; l < columns; ++l)
-          if (selection.flagged.holds(selection.rung[(b * m + row + r) * padded(n) + column + l]))
-            visit(r, l);
-    };
-    bool row_needed[kTile] = {}, column_needed[kTile] = {};
-    uint64_t occupied = 0;  // by products of nonzeros
-    for_selected([&](int64_t r, int64_t l) {
-      row_needed[r] = column_needed[l] = true;
-      occupied |= occupancy_of(lhs_stats + (b * m + row + r) * kStatsFields) &
-                  occupancy_of(rhs_stats + (b * n + column + l) * kStatsFields);
-      work.sum[r][l] = {};
-    });
-    for (int64_t first = 0; first < k; first += kPiece) {
-      if (!occupies(occupied, first, kPiece, k)) continue;
-      work.lhs.load(lhs, b, row, row_needed, first);
-      work.rhs.load(rhs, b, column, column_needed, first);
-      for_selected([&](int64_t r, int64_t l) {
-        double sums[kChains];
-        run_simd<ChainKernel>(static_cast<const double*>(work.lhs.at[r]),
-                              static_cast<const double*>(work.rhs.at[l]), &sums[0]);
-        work.sum[r][l].add(sums, first / kChain, log2_group);
+  const auto open = [](int64_t) { return true; };
+  for_selected_tiles(
+      {lhs, lhs_stats}, {rhs, rhs_stats}, selection, scheduler, open,
+      [&](const SelectedTile& tile) {
+        thread_local const std::unique_ptr<Workspace> workspace(new Workspace);
+        Workspace& work = *workspace;
+        const DefaultEnvironment environment;
+        for (const auto& output : tile.outputs) work.sum[output.row][output.column] = {};
+        for (int64_t first = 0; first < k; first += kPiece) {
+          if (!occupies(tile.occupied, first, kPiece, k)) continue;
+          work.lhs.load(lhs, tile.batch, tile.row, tile.row_needed, first);
+          work.rhs.load(rhs, tile.batch, tile.column, tile.column_needed, first);
+          for (const auto& output : tile.outputs) {
+            double sums[kChains];
+            run_simd<ChainKernel>(static_cast<const double*>(work.lhs.at[output.row]),
+                                  static_cast<const double*>(work.rhs.at[output.column]), &sums[0]);
+            work.sum[output.row][output.column].add(sums, first / kChain, log2_group);
+          }
+        }
+        for (const auto& output : tile.outputs) {
+          const uint64_t bits = to_bits(work.sum[output.row][output.column].total());
+          const uint64_t stored = is_taken(bits) ? bits : kLeftToWindow;
+          memcpy(c + output.place, &stored, sizeof stored);
+        }
       });
-    }
-    for_selected([&](int64_t r, int64_t l) {
-      const uint64_t bits = to_bits(work.sum[r][l].total());
-      const uint64_t stored = is_taken(bits) ? bits : kLeftToWindow;
-      memcpy(c + (b * m + row + r) * n + column + l, &stored, sizeof stored);
-    });
-  });
 }
 
 }  // namespace ozaki

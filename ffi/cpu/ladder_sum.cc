@@ -1,12 +1,10 @@
 // A flagged tile a task: the largest exponents of the outputs' products first, then their sums.
 #include "cpu/ladder_sum.h"
 
-#include <vector>
-
 #include "common/accumulate.h"
 #include "common/chains.h"
-#include "common/occupancy.h"
 #include "cpu/chain_sum.h"
+#include "cpu/selected_tiles.h"
 #include "cpu/simd.h"
 
 namespace ozaki {
@@ -80,62 +78,50 @@ void ladder_sum(const Operand& lhs, const Operand& rhs, const int64_t* lhs_stats
                 double* c, const Scheduler& scheduler) {
   // Of sums in float64 it gives what they leave.
   if (group > 0) chain_sum(lhs, rhs, lhs_stats, rhs_stats, selection, group, c, scheduler);
-  const int64_t m = lhs.layout.rows, n = rhs.layout.rows, k = lhs.layout.k;
-  const int64_t row_tiles = tiles_of(m), column_tiles = tiles_of(n);
-  parallel_for(scheduler, lhs.layout.batch * row_tiles * column_tiles, [&](int64_t task) {
-    const int64_t b = task / (row_tiles * column_tiles);
-    const int64_t i = task / column_tiles % row_tiles, j = task % column_tiles;
-    if (!selection.flagged.tile(b, i, j)) return;
-    const int64_t row = i * kTile, column = j * kTile;
-    const int64_t rows = std::min(kTile, m - row), columns = std::min(kTile, n - column);
+  const int64_t k = lhs.layout.k;
+  const auto open = [&](int64_t place) {
+    return group == 0 || load_bits(c + place) == kLeftToWindow;
+  };
+  for_selected_tiles(
+      {lhs, lhs_stats}, {rhs, rhs_stats}, selection, scheduler, open,
+      [&](const SelectedTile& tile) {
+        thread_local const std::unique_ptr<Workspace> workspace(new Workspace);
+        Workspace& work = *workspace;
+        for (const auto& output : tile.outputs) {
+          work.top[output.row][output.column] = 2 * kNone;
+          work.sum[output.row][output.column] = {};
+        }
+        const auto over_k = [&](const auto& visit) {
+          for (int64_t k_begin = 0; k_begin < k; k_begin += kDepth) {
+            if (!occupies(tile.occupied, k_begin, kDepth, k)) continue;
+            work.lhs.load(lhs, tile.batch, tile.row, tile.row_needed, k_begin);
+            work.rhs.load(rhs, tile.batch, tile.column, tile.column_needed, k_begin);
+            for (const auto& output : tile.outputs) visit(output.row, output.column);
+          }
+        };
 
-    thread_local const std::unique_ptr<Workspace> workspace(new Workspace);
-    Workspace& work = *workspace;
-    const auto for_selected = [&](const auto& visit) {
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t l = 0; l < columns; ++l)
-          if (selection.flagged.holds(selection.rung[(b * m + row + r) * padded(n) + column + l]) &&
-              (group == 0 || load_bits(c + (b * m + row + r) * n + column + l) == kLeftToWindow))
-            visit(r, l);
-    };
-    bool row_needed[kTile] = {}, column_needed[kTile] = {};
-    uint64_t occupied = 0;  // by products of nonzeros
-    for_selected([&](int64_t r, int64_t l) {
-      row_needed[r] = column_needed[l] = true;
-      occupied |= occupancy_of(lhs_stats + (b * m + row + r) * kStatsFields) &
-                  occupancy_of(rhs_stats + (b * n + column + l) * kStatsFields);
-      work.top[r][l] = 2 * kNone;
-      work.sum[r][l] = {};
-    });
-    const auto over_k = [&](const auto& visit) {
-      for (int64_t k_begin = 0; k_begin < k; k_begin += kDepth) {
-        if (!occupies(occupied, k_begin, kDepth, k)) continue;
-        work.lhs.load(lhs, b, row, row_needed, k_begin);
-        work.rhs.load(rhs, b, column, column_needed, k_begin);
-        for_selected(visit);
-      }
-    };
-
-    over_k([&](int64_t r, int64_t l) {
-      run_simd<TopKernel>(static_cast<const int32_t*>(work.lhs.exponent[r]),
-                          static_cast<const int32_t*>(work.rhs.exponent[l]), &work.top[r][l]);
-    });
-    over_k([&](int64_t r, int64_t l) {
-      const int32_t *x = work.lhs.exponent[r], *y = work.rhs.exponent[l];
-      for (int h = 0; h < kDepth; ++h)
-        if (x[h] + y[h] > kSomething)
-          work.sum[r][l].add(work.lhs.at(r, h), work.rhs.at(l, h), work.top[r][l]);
-    });
-    for_selected([&](int64_t r, int64_t l) {
-      const int top = work.top[r][l];
-      const WindowSum& sum = work.sum[r][l];
-      uint64_t bits = 0;
-      if (top > kSomething)
-        bits = exact && !sum.decides(top, k) ? superaccumulate(lhs, rhs, b, row + r, column + l)
-                                             : sum.rounded(top);
-      memcpy(c + (b * m + row + r) * n + column + l, &bits, sizeof bits);
-    });
-  });
+        over_k([&](int r, int l) {
+          run_simd<TopKernel>(static_cast<const int32_t*>(work.lhs.exponent[r]),
+                              static_cast<const int32_t*>(work.rhs.exponent[l]), &work.top[r][l]);
+        });
+        over_k([&](int r, int l) {
+          const int32_t *x = work.lhs.exponent[r], *y = work.rhs.exponent[l];
+          for (int h = 0; h < kDepth; ++h)
+            if (x[h] + y[h] > kSomething)
+              work.sum[r][l].add(work.lhs.at(r, h), work.rhs.at(l, h), work.top[r][l]);
+        });
+        for (const auto& output : tile.outputs) {
+          const int top = work.top[output.row][output.column];
+          const WindowSum& sum = work.sum[output.row][output.column];
+          uint64_t bits = 0;
+          if (top > kSomething)
+            bits = exact && !sum.decides(top, k)
+                       ? superaccumulate(lhs, rhs, tile.batch, tile.row + output.row,
+                                         tile.column + output.column)
+                       : sum.rounded(top);
+          memcpy(c + output.place, &bits, sizeof bits);
+        }
+      });
 }
 
 }  // namespace ozaki
