@@ -17,7 +17,8 @@ struct BlockGrid {
   uint32_t count;
 
   struct Block {
-    uint32_t batch, row, column;  // row <= column
+    uint32_t batch;
+    int64_t i, j;  // its first row and column, i <= j
   };
 
   // A row of blocks, from the diagonal on, is followed by the row as far from the other end:
@@ -25,8 +26,9 @@ struct BlockGrid {
   __device__ __forceinline__ Block at(uint32_t index) const {
     const uint32_t pair = index / (side + 1), of_pair = index - pair * (side + 1);
     const uint32_t batch = pair / pairs, upper = pair - batch * pairs, of_upper = side - upper;
-    if (of_pair < of_upper) return {batch, upper, upper + of_pair};
-    return {batch, of_upper - 1, of_pair - 1};
+    const bool in_upper = of_pair < of_upper;
+    return {batch, int64_t{in_upper ? upper : of_upper - 1} * kBlock,
+            int64_t{in_upper ? upper + of_pair : of_pair - 1} * kBlock};
   }
 };
 
@@ -60,9 +62,8 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
   __shared__ uint64_t mirror[kBlock][kBlock + 1];
   const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
   for (uint32_t index = blockIdx.x; index < grid.count; index += gridDim.x) {
-    const BlockGrid::Block block = grid.at(index);
-    const int64_t i = int64_t{block.row} * kBlock, j = int64_t{block.column} * kBlock;
-    const uint64_t* const x = of.x + block.batch * of.stride_b;
+    const auto [batch, i, j] = grid.at(index);
+    const uint64_t* const x = of.x + batch * of.stride_b;
     uint64_t here[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -95,11 +96,10 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
   __shared__ uint64_t image[kBlock][kBlock + 1];
   const int lane = threadIdx.x % kBlock, first = threadIdx.x / kBlock;
   for (uint32_t index = blockIdx.x; index < grid.count; index += gridDim.x) {
-    const BlockGrid::Block block = grid.at(index);
-    const int64_t i = int64_t{block.row} * kBlock, j = int64_t{block.column} * kBlock;
-    const int64_t tile = (block.batch * tiles_of_side + j / kTile) * tiles_of_side + i / kTile;
+    const auto [batch, i, j] = grid.at(index);
+    const int64_t tile = (batch * tiles_of_side + j / kTile) * tiles_of_side + i / kTile;
     if ((tiles[tile] & kComputed) != 0) continue;
-    uint64_t* const of_batch = c + block.batch * n * n;
+    uint64_t* const of_batch = c + batch * n * n;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int r = first + pass * kRowsPerPass;
