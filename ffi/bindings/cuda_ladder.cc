@@ -163,12 +163,12 @@ ffi::Error sum_handler(cudaStream_t stream, F64 a, F64 b, S64 stats_a, S64 stats
   const CombineLayouts layouts = attributes.layouts(*c);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
-  return enqueue(checks, [&](const Device&) {
+  return enqueue(checks, [&](const Device& device) {
     return launch_ladder_sum(
         {a.typed_data(), b.typed_data(), layouts.a, layouts.b, stats_a.typed_data(),
          stats_b.typed_data(), rung.typed_data(), flagged_tiles(tiles, attributes.rungs),
          attributes.exact != 0, attributes.group, c->typed_data()},
-        stream);
+        device, stream);
   });
 }
 

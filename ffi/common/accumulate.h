@@ -4,6 +4,13 @@
 
 #include "common/crt.h"
 
+// A long loop of little that device code is not to unroll: its registers are the sums'.
+#if defined(__CUDA_ARCH__)
+#define OZAKI_LOOP _Pragma("unroll 1")
+#else
+#define OZAKI_LOOP
+#endif
+
 namespace ozaki {
 
 // A finite nonzero value as +-fraction 2^(exponent - 53), 2^52 <= fraction < 2^53.
@@ -118,6 +125,7 @@ OZAKI_HD void add_exactly(const Normalised& a, const Normalised& b, const Add& a
 // The digits rounded to float64, half to even, as bits. Changes the digits.
 OZAKI_HD uint64_t round_digits(int64_t* digits) {
   int64_t carry = 0;
+  OZAKI_LOOP
   for (int q = 0; q < kDigits; ++q) {
     carry += digits[q];
     digits[q] = carry & 0xffffffff;
@@ -126,6 +134,7 @@ OZAKI_HD uint64_t round_digits(int64_t* digits) {
   const bool negative = carry < 0;
   if (negative) {
     uint64_t one = 1;
+    OZAKI_LOOP
     for (int q = 0; q < kDigits; ++q) {
       one += ~static_cast<uint64_t>(digits[q]) & 0xffffffff;
       digits[q] = static_cast<int64_t>(one & 0xffffffff);
@@ -136,6 +145,7 @@ OZAKI_HD uint64_t round_digits(int64_t* digits) {
   while (top > 3 && digits[top] == 0) --top;
   Limbs<5> x = {};
   for (int l = 0; l < 4; ++l) x.at[l] = static_cast<uint32_t>(digits[top - 3 + l]);
+  OZAKI_LOOP
   for (int q = 0; q < top - 3; ++q) x.at[0] |= digits[q] != 0 ? 1 : 0;
   return round_to_float64(x, -(32 * (top - 3) + kLowestExponent)) | (negative ? kSignBit : 0);
 }

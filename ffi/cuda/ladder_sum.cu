@@ -1,21 +1,24 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "chain_sum.h"
 #include "common/accumulate.h"
 #include "common/chains.h"
 #include "device.h"
 #include "flagged_walk.cuh"
+#include "launch.h"
+#include "ptx/dependent_launch.cuh"
 
 namespace ozaki {
 namespace {
 
-// A CTA takes a block of kBlock x kBlock outputs, a thread kOwn x kOwn of them.
+// A CTA takes a block of kRows x kColumns outputs, a thread kOwnRows x kOwnColumns of them.
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kBlock = 64, kOwn = 4, kSide = kBlock / kOwn;
-constexpr int kBlocksPerTile = (kTile / kBlock) * (kTile / kBlock);
-static_assert(kSide * kSide == kThreads);
+constexpr int kRows = 64, kColumns = 32, kOwnRows = 4, kOwnColumns = 2;
+constexpr int kBlocksAcross = kTile / kColumns, kBlocksPerTile = kTile / kRows * kBlocksAcross;
+static_assert(kRows * kColumns == kOwnRows * kOwnColumns * kThreads);
 // Up to so many outputs of a block are summed a warp each.
-constexpr int kFew = 256;
+constexpr int kFew = 128;
 
 // An element as the sums of a block want it: the fraction at the top of 64 bits, but for as many
 // bits as bring the product of two to units of 2^-32 of the window; exponent and sign in one word,
@@ -36,45 +39,65 @@ __device__ __forceinline__ Operand operand(uint64_t bits, int shift) {
           x.exponent * 4 + (x.negative ? 1 : 0)};
 }
 
-constexpr int kDepth = 16, kPitch = kBlock + 4;
+constexpr int kDepth = 16;
 
+template <int kCount>
 struct Stage {
+  static constexpr int kPitch = kCount + 4;
   uint32_t high[kDepth][kPitch], low[kDepth][kPitch];
   int tag[kDepth][kPitch];
 };
 
 struct Shared {
-  Stage a, b;
-  unsigned long long digits[kWarps][kDigits];
-  uint16_t listed[kBlock * kBlock];
+  union {
+    struct {
+      Stage<kRows> a;
+      Stage<kColumns> b;
+    };
+    unsigned long long digits[kWarps][kDigits];
+  };
+  uint16_t listed[kRows * kColumns];
   int count;
 };
 
 // The rows of a stage from an operand: those of the lhs, columns of the rhs. Zeros elsewhere.
-__device__ __forceinline__ void load_stage(const uint64_t* x, const Layout& layout, int rows,
-                                           int64_t first_k, int shift, Stage& stage) {
+template <int kCount>
+__device__ __forceinline__ void load_stage(const double* source, const Layout& layout,
+                                           int64_t batch, int64_t first_row, int64_t first_k,
+                                           int shift, Stage<kCount>& stage) {
   const bool contiguous = layout.stride_k == 1;
+  const double* const x = source + layout.offset(batch, first_row, first_k);
+  // Unknown here: addresses are computed anew for every stage, not kept beside the sums.
+  int self = threadIdx.x;
+  asm volatile("" : "+r"(self));
 #pragma unroll
-  for (int i = 0; i < kBlock * kDepth / kThreads; ++i) {
-    const int index = i * kThreads + threadIdx.x;
-    const int row = contiguous ? index / kDepth : index % kBlock;
-    const int h = contiguous ? index % kDepth : index / kBlock;
-    const bool inside = row < rows && first_k + h < layout.k;
+  for (int i = 0; i < kCount * kDepth / kThreads; ++i) {
+    const int index = i * kThreads + self;
+    const int row = contiguous ? index / kDepth : index % kCount;
+    const int h = contiguous ? index % kDepth : index / kCount;
+    const bool inside = first_row + row < layout.rows && first_k + h < layout.k;
     const Operand element =
-        operand(inside ? x[row * layout.stride_r + (first_k + h) * layout.stride_k] : 0, shift);
+        operand(inside ? load_bits(x + row * layout.stride_r + h * layout.stride_k) : 0, shift);
     stage.high[h][row] = element.high;
     stage.low[h][row] = element.low;
     stage.tag[h][row] = element.tag;
   }
 }
 
-struct Four {
-  uint32_t at[kOwn];
+// Words of neighbouring rows or columns.
+template <int kCount>
+struct Words {
+  uint32_t at[kCount];
 };
 
-__device__ __forceinline__ Four load_four(const void* source) {
-  const uint4 x = *static_cast<const uint4*>(source);
-  return {{x.x, x.y, x.z, x.w}};
+template <int kCount>
+__device__ __forceinline__ Words<kCount> load_words(const void* source) {
+  using Vector = std::conditional_t<kCount == 4, uint4, uint2>;
+  static_assert(sizeof(Vector) == sizeof(Words<kCount>));
+  Words<kCount> words;
+  const Vector vector = *static_cast<const Vector*>(source);
+  memcpy(&words, &vector, sizeof words);
+  return words;
 }
 
 struct Accumulator {
@@ -119,28 +142,34 @@ __device__ __forceinline__ bool add_product(Accumulator& sum, uint32_t a_high, u
   return kExact && rest != 0;
 }
 
-// A block of outputs and what they are made of.
+// A block of outputs: its first row and column.
 struct Block {
-  const uint64_t *a, *b;  // its first row and column
-  const uint8_t* rung;    // of its first output
-  uint64_t* c;
-  int rows, columns;
+  uint32_t batch, row, column;
 };
+
+__device__ __forceinline__ uint64_t* first_output(const LadderSum& args, Block block) {
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
+  return reinterpret_cast<uint64_t*>(args.c) + (block.batch * m + block.row) * n + block.column;
+}
 
 template <bool kExact>
 __device__ __forceinline__ void store(const WindowSum& sum, int top, int64_t k, uint64_t* target,
                                       bool& undecided) {
-  undecided = kExact && !sum.decides(top, k);
-  if (!undecided) *target = sum.rounded(top);
+  // The sum is that of k terms, each cut by less than a unit.
+  const int64_t units = kExact && sum.cut ? k : 0;
+  const uint64_t bits = sum.rounded(top, -units);
+  undecided = kExact && sum.rounded(top, units) != bits;
+  if (!undecided) *target = bits;
 }
 
 // An output correctly rounded whatever it takes, by a warp.
-__device__ __noinline__ void store_exact(const LadderSum& args, const uint64_t* a,
-                                         const uint64_t* b, unsigned long long* digits,
-                                         uint64_t* target) {
+__device__ __forceinline__ void store_exact(const LadderSum& args, const uint64_t* a,
+                                            const uint64_t* b, unsigned long long* digits,
+                                            uint64_t* target) {
   const int lane = threadIdx.x % 32;
   for (int q = lane; q < kDigits; q += 32) digits[q] = 0;
   __syncwarp();
+#pragma unroll 1
   for (int64_t h = lane; h < args.a_layout.k; h += 32) {
     const uint64_t x = a[h * args.a_layout.stride_k], y = b[h * args.b_layout.stride_k];
     if (is_zero(x) || is_zero(y)) continue;
@@ -153,11 +182,10 @@ __device__ __noinline__ void store_exact(const LadderSum& args, const uint64_t* 
   __syncwarp();
 }
 
-// One output by a warp.
+// One output by a warp. Returns whether it is undecided.
 template <bool kExact>
-__device__ __forceinline__ void sum_output(const LadderSum& args, const uint64_t* a,
-                                           const uint64_t* b, unsigned long long* digits,
-                                           uint64_t* target) {
+__device__ __forceinline__ bool sum_output(const LadderSum& args, const uint64_t* a,
+                                           const uint64_t* b, uint64_t* target) {
   const int64_t k = args.a_layout.k;
   const int lane = threadIdx.x % 32;
   int top = kNoTerm;
@@ -168,6 +196,7 @@ __device__ __forceinline__ void sum_output(const LadderSum& args, const uint64_t
   top = __reduce_max_sync(~0u, top);
   WindowSum sum;
   if (top != kNoTerm) {
+#pragma unroll 1
     for (int64_t h = lane; h < k; h += 32) {
       const uint64_t x = a[h * args.a_layout.stride_k], y = b[h * args.b_layout.stride_k];
       if (!is_zero(x) && !is_zero(y)) sum.add(normalise(x), normalise(y), top);
@@ -184,40 +213,44 @@ __device__ __forceinline__ void sum_output(const LadderSum& args, const uint64_t
   }
   bool undecided = false;
   if (lane == 0) store<kExact>(sum, top, k, target, undecided);
-  if (__any_sync(~0u, undecided)) store_exact(args, a, b, digits, target);
+  return __any_sync(~0u, undecided);
 }
 
-// All outputs of a block, those wanted are stored: bit kOwn i + j of `wanted` for a thread's output
-// (i, j).
+// All outputs of a block, those wanted are stored: bit kOwnColumns i + j of `wanted` for a thread's
+// output (i, j).
 template <bool kExact>
-__device__ __forceinline__ void sum_block(const LadderSum& args, const Block& block, int row,
-                                          int column, uint32_t wanted, Shared& shared) {
-  const int64_t k = args.a_layout.k, n = args.b_layout.rows;
-  int top[kOwn][kOwn];  // largest tag
+__device__ __forceinline__ void sum_block(const LadderSum& args, Block block, int row, int column,
+                                          uint32_t wanted, Shared& shared) {
+  const int64_t n = args.b_layout.rows, k = args.a_layout.k;
+  const auto load_stages = [&](int64_t first) {
+    __syncthreads();
+    load_stage(args.a, args.a_layout, block.batch, block.row, first, kLeftShift, shared.a);
+    load_stage(args.b, args.b_layout, block.batch, block.column, first, kRightShift, shared.b);
+    __syncthreads();
+  };
+  int top[kOwnRows][kOwnColumns];  // largest tag
 #pragma unroll
   for (auto& of_row : top) {
 #pragma unroll
     for (int& t : of_row) t = INT32_MIN;
   }
   for (int64_t first = 0; first < k; first += kDepth) {
-    __syncthreads();
-    load_stage(block.a, args.a_layout, block.rows, first, kLeftShift, shared.a);
-    load_stage(block.b, args.b_layout, block.columns, first, kRightShift, shared.b);
-    __syncthreads();
+    load_stages(first);
 #pragma unroll 4
     for (int h = 0; h < kDepth; ++h) {
-      const Four a = load_four(&shared.a.tag[h][row]), b = load_four(&shared.b.tag[h][column]);
+      const auto a = load_words<kOwnRows>(&shared.a.tag[h][row]);
+      const auto b = load_words<kOwnColumns>(&shared.b.tag[h][column]);
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) {
+        for (int j = 0; j < kOwnColumns; ++j) {
           top[i][j] = max(top[i][j], static_cast<int>(a.at[i] + b.at[j]));
         }
       }
     }
   }
 
-  Accumulator sum[kOwn][kOwn];
+  Accumulator sum[kOwnRows][kOwnColumns];
   uint32_t cut = 0;
 #pragma unroll
   for (auto& of_row : top) {
@@ -225,70 +258,70 @@ __device__ __forceinline__ void sum_block(const LadderSum& args, const Block& bl
     for (int& t : of_row) t |= 3;  // the distance of a tag is (top - tag) >> 2
   }
   for (int64_t first = 0; first < k; first += kDepth) {
-    __syncthreads();
-    load_stage(block.a, args.a_layout, block.rows, first, kLeftShift, shared.a);
-    load_stage(block.b, args.b_layout, block.columns, first, kRightShift, shared.b);
-    __syncthreads();
+    load_stages(first);
 #pragma unroll 1
     for (int h = 0; h < kDepth; ++h) {
-      const Four a_high = load_four(&shared.a.high[h][row]),
-                 a_low = load_four(&shared.a.low[h][row]);
-      const Four b_high = load_four(&shared.b.high[h][column]);
-      const Four b_low = load_four(&shared.b.low[h][column]);
-      const Four a_tag = load_four(&shared.a.tag[h][row]),
-                 b_tag = load_four(&shared.b.tag[h][column]);
+      const auto a_high = load_words<kOwnRows>(&shared.a.high[h][row]);
+      const auto a_low = load_words<kOwnRows>(&shared.a.low[h][row]);
+      const auto a_tag = load_words<kOwnRows>(&shared.a.tag[h][row]);
+      const auto b_high = load_words<kOwnColumns>(&shared.b.high[h][column]);
+      const auto b_low = load_words<kOwnColumns>(&shared.b.low[h][column]);
+      const auto b_tag = load_words<kOwnColumns>(&shared.b.tag[h][column]);
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) {
+        for (int j = 0; j < kOwnColumns; ++j) {
           const uint32_t tag = a_tag.at[i] + b_tag.at[j];
           const int distance = static_cast<int>((static_cast<uint32_t>(top[i][j]) - tag) >> 2);
           const bool lost = add_product<kExact>(sum[i][j], a_high.at[i], a_low.at[i], b_high.at[j],
                                                 b_low.at[j], distance, tag & 1);
-          if (kExact) cut |= static_cast<uint32_t>(lost) << (i * kOwn + j);
+          if (kExact) cut |= static_cast<uint32_t>(lost) << (i * kOwnColumns + j);
         }
       }
     }
   }
 
+  uint64_t* const c = first_output(args, block);
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
+  for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
-      const int at = i * kOwn + j;
+    for (int j = 0; j < kOwnColumns; ++j) {
+      const int at = i * kOwnColumns + j;
       if ((wanted >> at & 1) == 0) continue;
       WindowSum of_output;
       of_output.low = uint64_t{sum[i][j].at[1]} << 32 | sum[i][j].at[0];
       of_output.high = uint64_t{sum[i][j].at[3]} << 32 | sum[i][j].at[2];
       of_output.cut = cut >> at & 1;
       bool undecided;
-      store<kExact>(of_output, top[i][j] >> 2, k, block.c + (row + i) * n + column + j, undecided);
+      store<kExact>(of_output, top[i][j] >> 2, k, c + (row + i) * n + column + j, undecided);
       if (undecided) {
         shared.listed[atomicAdd(&shared.count, 1)] =
-            static_cast<uint16_t>((row + i) * kBlock + column + j);
+            static_cast<uint16_t>((row + i) * kColumns + column + j);
       }
     }
   }
 }
 
 template <bool kExact>
-__device__ __forceinline__ void process(const LadderSum& args, const Block& block, int64_t np,
-                                        Shared& shared) {
-  const int64_t n = args.b_layout.rows;
-  const int row = threadIdx.x / kSide * kOwn, column = threadIdx.x % kSide * kOwn;
+__device__ __forceinline__ void process(const LadderSum& args, Block block, Shared& shared) {
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
+  constexpr int kAcross = kColumns / kOwnColumns;
+  const int row = threadIdx.x / kAcross * kOwnRows, column = threadIdx.x % kAcross * kOwnColumns;
+  const uint8_t* const rung = args.rung + (block.batch * m + block.row) * np + block.column;
   uint32_t wanted = 0;
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (row + i >= block.rows || column >= block.columns) continue;
-    const uint32_t rungs = *reinterpret_cast<const uint32_t*>(block.rung + (row + i) * np + column);
+  for (int i = 0; i < kOwnRows; ++i) {
+    if (block.row + row + i >= m || block.column + column >= n) continue;
+    const uint16_t rungs = *reinterpret_cast<const uint16_t*>(rung + (row + i) * np + column);
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
-      const bool of_rung =
-          column + j < block.columns && (args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1) != 0;
+    for (int j = 0; j < kOwnColumns; ++j) {
+      const bool of_rung = block.column + column + j < n &&
+                           (args.flagged.wanted >> (rungs >> (8 * j) & 31) & 1) != 0;
       // Of sums in float64 the window gives what they leave.
       const bool open =
-          of_rung && (args.group == 0 || block.c[(row + i) * n + column + j] == kLeftToWindow);
-      wanted |= static_cast<uint32_t>(open) << (i * kOwn + j);
+          of_rung && (args.group == 0 ||
+                      first_output(args, block)[(row + i) * n + column + j] == kLeftToWindow);
+      wanted |= static_cast<uint32_t>(open) << (i * kOwnColumns + j);
     }
   }
   __syncthreads();  // the block before has left the shared memory
@@ -306,7 +339,7 @@ __device__ __forceinline__ void process(const LadderSum& args, const Block& bloc
     for (uint32_t rest = wanted; rest != 0; rest &= rest - 1) {
       const int at = __ffs(rest) - 1;
       shared.listed[atomicAdd(&shared.count, 1)] =
-          static_cast<uint16_t>((row + at / kOwn) * kBlock + column + at % kOwn);
+          static_cast<uint16_t>((row + at / kOwnColumns) * kColumns + column + at % kOwnColumns);
     }
   } else {
     sum_block<kExact>(args, block, row, column, wanted, shared);
@@ -316,25 +349,26 @@ __device__ __forceinline__ void process(const LadderSum& args, const Block& bloc
   __syncthreads();
   const int warp = threadIdx.x / 32;
   for (int index = warp; index < shared.count; index += kWarps) {
-    const int i = shared.listed[index] / kBlock, j = shared.listed[index] % kBlock;
-    const uint64_t* a = block.a + i * args.a_layout.stride_r;
-    const uint64_t* b = block.b + j * args.b_layout.stride_r;
-    uint64_t* const target = block.c + i * n + j;
-    if (few) {
-      sum_output<kExact>(args, a, b, shared.digits[warp], target);
-    } else {
-      store_exact(args, a, b, shared.digits[warp], target);
+    const int i = shared.listed[index] / kColumns, j = shared.listed[index] % kColumns;
+    const auto* a = reinterpret_cast<const uint64_t*>(args.a) +
+                    args.a_layout.offset(block.batch, block.row + i, 0);
+    const auto* b = reinterpret_cast<const uint64_t*>(args.b) +
+                    args.b_layout.offset(block.batch, block.column + j, 0);
+    uint64_t* const target = first_output(args, block) + i * n + j;
+    const bool undecided = !few || sum_output<kExact>(args, a, b, target);
+    if constexpr (kExact) {
+      if (undecided) store_exact(args, a, b, shared.digits[warp], target);
     }
   }
 }
 
 template <bool kExact>
 __global__ void __launch_bounds__(kThreads, 2)
-    ladder_sum_kernel(const __grid_constant__ LadderSum args) {
+    ladder_sum_kernel(const __grid_constant__ LadderSum args, int64_t blocks) {
   __shared__ __align__(16) Shared shared;
-  const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
+  ptx::wait_for_previous();
+  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int64_t tiles_m = args.flagged.tiles_m, tiles_n = args.flagged.tiles_n;
-  const int64_t blocks = args.a_layout.batch * tiles_m * tiles_n * kBlocksPerTile;
   for_flagged<kThreads>(
       blocks,
       [&](int64_t index) {
@@ -344,31 +378,31 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int64_t tile = index / kBlocksPerTile, row_tile = tile / tiles_n;
         const int part = static_cast<int>(index % kBlocksPerTile);
         const int64_t batch = row_tile / tiles_m;
-        const int64_t i = (row_tile - batch * tiles_m) * kTile + part / 2 * kBlock;
-        const int64_t j = (tile - row_tile * tiles_n) * kTile + part % 2 * kBlock;
+        const int64_t i = (row_tile - batch * tiles_m) * kTile + part / kBlocksAcross * kRows;
+        const int64_t j = (tile - row_tile * tiles_n) * kTile + part % kBlocksAcross * kColumns;
         if (i >= m || j >= n) return;
-        const Block block = {
-            reinterpret_cast<const uint64_t*>(args.a) + args.a_layout.offset(batch, i, 0),
-            reinterpret_cast<const uint64_t*>(args.b) + args.b_layout.offset(batch, j, 0),
-            args.rung + (batch * m + i) * np + j,
-            reinterpret_cast<uint64_t*>(args.c) + (batch * m + i) * n + j,
-            static_cast<int>(min(int64_t{kBlock}, m - i)),
-            static_cast<int>(min(int64_t{kBlock}, n - j))};
-        process<kExact>(args, block, np, shared);
+        process<kExact>(
+            args,
+            {static_cast<uint32_t>(batch), static_cast<uint32_t>(i), static_cast<uint32_t>(j)},
+            shared);
       });
 }
 
 }  // namespace
 
-Status launch_ladder_sum(const LadderSum& sum, cudaStream_t stream) {
-  if (sum.group > 0) OZAKI_RETURN_IF_ERROR(launch_chain_sum(sum, stream));
+Status launch_ladder_sum(const LadderSum& sum, const Device& device, cudaStream_t stream) {
+  if (sum.group > 0) {
+    OZAKI_RETURN_IF_ERROR(launch_chain_sum_dense(sum, stream));
+    OZAKI_RETURN_IF_ERROR(launch_chain_sum_few(sum, device, stream));
+  }
   const auto kernel = sum.exact ? ladder_sum_kernel<true> : ladder_sum_kernel<false>;
   int64_t ctas = 0;
   OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, 0, &ctas));
   const int64_t blocks =
       sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocksPerTile;
-  kernel<<<static_cast<unsigned>(std::min(ctas, blocks)), kThreads, 0, stream>>>(sum);
-  return launch_status("ladder_sum_kernel");
+  return launch("ladder_sum_kernel", kernel,
+                {std::min(ctas, blocks), kThreads, 0, 1, sum.group > 0 && device.bulk_copies},
+                stream, sum, blocks);
 }
 
 }  // namespace ozaki

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/layout.h"
+#include "device.h"
 #include "flagged_tiles.h"
 
 namespace ozaki {
@@ -23,6 +24,6 @@ struct LadderSum {
 };
 
 // Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
-Status launch_ladder_sum(const LadderSum& sum, cudaStream_t stream);
+Status launch_ladder_sum(const LadderSum& sum, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

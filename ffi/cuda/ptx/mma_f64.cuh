@@ -10,15 +10,18 @@ __device__ __forceinline__ void fma_m16n8k8(double (&upper)[2], double (&lower)[
   const int lane = threadIdx.x % 32;
   upper[0] = upper[1] = lower[0] = lower[1] = 0;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int of_row = lane / 4 * 4 + k % 4, of_column = lane % 4 * 8 + k % 4, h = k / 4;
-    const double a_upper = __shfl_sync(~0u, a[2 * h], of_row);
-    const double a_lower = __shfl_sync(~0u, a[2 * h + 1], of_row);
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll 1
+    for (int k = 0; k < 4; ++k) {
+      const int of_row = lane / 4 * 4 + k, of_column = lane % 4 * 8 + k;
+      const double a_upper = __shfl_sync(~0u, a[2 * h], of_row);
+      const double a_lower = __shfl_sync(~0u, a[2 * h + 1], of_row);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const double b_column = __shfl_sync(~0u, b[h], of_column + 4 * j);
-      upper[j] = __fma_rn(a_upper, b_column, upper[j]);
-      lower[j] = __fma_rn(a_lower, b_column, lower[j]);
+      for (int j = 0; j < 2; ++j) {
+        const double b_column = __shfl_sync(~0u, b[h], of_column + 4 * j);
+        upper[j] = __fma_rn(a_upper, b_column, upper[j]);
+        lower[j] = __fma_rn(a_lower, b_column, lower[j]);
+      }
     }
   }
 }
