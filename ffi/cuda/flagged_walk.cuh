@@ -11,15 +11,22 @@ template <int kThreads, typename Flagged, typename Visit>
 __device__ __forceinline__ void for_flagged(int64_t count, const Flagged& flagged,
                                             const Visit& visit) {
   __shared__ uint32_t found[kThreads / 32];
+  // A CTA has an index of each row of gridDim.x. Rows are turned by multiples of the golden ratio,
+  // for those on a diagonal of the output may all be below one another.
+  const auto index_in = [](int64_t row) {
+    const uint32_t turned =
+        blockIdx.x + __umulhi(static_cast<uint32_t>(row) * 2654435769u, gridDim.x);
+    return row * gridDim.x + (turned < gridDim.x ? turned : turned - gridDim.x);
+  };
   for (int64_t first = 0; first * gridDim.x < count; first += kThreads) {
-    const int64_t own = (first + threadIdx.x) * gridDim.x + blockIdx.x;
+    const int64_t own = index_in(first + threadIdx.x);
     const uint32_t of_warp = __ballot_sync(~0u, own < count && flagged(own));
     __syncthreads();
     if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = of_warp;
     __syncthreads();
     for (int w = 0; w < kThreads / 32; ++w) {
       for (uint32_t rest = found[w]; rest != 0; rest &= rest - 1) {
-        visit((first + w * 32 + __ffs(rest) - 1) * gridDim.x + blockIdx.x);
+        visit(index_in(first + w * 32 + __ffs(rest) - 1));
       }
     }
   }
