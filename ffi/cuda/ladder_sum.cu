@@ -13,12 +13,12 @@ namespace ozaki {
 namespace {
 
 // A CTA takes a block of kRows x kColumns outputs, a thread kOwnRows x kOwnColumns of them.
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kRows = 64, kColumns = 32, kOwnRows = 4, kOwnColumns = 2;
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+constexpr int kRows = 64, kColumns = 64, kOwnRows = 4, kOwnColumns = 2;
 constexpr int kBlocksAcross = kTile / kColumns, kBlocksPerTile = kTile / kRows * kBlocksAcross;
 static_assert(kRows * kColumns == kOwnRows * kOwnColumns * kThreads);
 // Up to so many outputs of a block are summed a warp each.
-constexpr int kFew = 128;
+constexpr int kFew = 256;
 
 // An element as the sums of a block want it: the fraction at the top of 64 bits, but for as many
 // bits as bring the product of two to units of 2^-32 of the window; exponent and sign in one word,
@@ -363,7 +363,7 @@ __device__ __forceinline__ void process(const LadderSum& args, Block block, Shar
 }
 
 template <bool kExact>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads)
     ladder_sum_kernel(const __grid_constant__ LadderSum args, int64_t blocks) {
   __shared__ __align__(16) Shared shared;
   ptx::wait_for_previous();
