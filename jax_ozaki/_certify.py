@@ -68,7 +68,7 @@ def _staged(
 
     rung, worst = _stages.in_blocks(rows, columns, blocks, lambda x: x, decide, (jnp.uint8, jnp.float32))
     of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (rows, columns))
-    counts = _ladder.modulus_counts(of_rows, of_columns, contract, extents.k)
+    counts = _ladder.modulus_counts(of_rows, of_columns, contract, extents.k)[0]
     return rung, worst.max((1, 2)), counts
 
 

@@ -107,8 +107,9 @@ def _multiply(
     operands = lhs.operand, rhs.operand
 
     moduli = contract.modulus_count(k)
-    count = modulus_count(a, b, contract, k)
-    scales = a.scale, b.scale
+    scales, wide_scales = (a.scale, b.scale), (found.lhs_wide, found.rhs_wide)
+    certified_wide = wide_scales if contract.kind == "componentwise" else ()
+    count, *wide_count = (x.max()[None] for x in modulus_counts(a, b, contract, k, *certified_wide))
 
     def plainly(tiles: Array, c: Array | None = None) -> Array:
         v = residue_products(stages, lhs, rhs, *scales, moduli, count, tiles, _rungs.FIRST, k_block)
@@ -130,9 +131,7 @@ def _multiply(
         # The third rung's residues come when those of the first are gone.
         c, tiles = lax.optimization_barrier((c, tiles))
         wide = 1 << _rungs.WIDE
-        moduli = contract.wide_modulus_count(k)
-        scales = found.lhs_wide, found.rhs_wide
-        count = wide_modulus_count(a._replace(scale=scales[0]), b._replace(scale=scales[1]), contract, k)
+        moduli, scales, (count,) = contract.wide_modulus_count(k), wide_scales, wide_count
         unquantized = Rows(operands[0]), Rows(operands[1])
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
@@ -221,40 +220,32 @@ def scale(rows: Certified, moduli: int) -> Array:
 
 
 # The modulus count. |X_ij| is at most the product of the norms of the row's and the column's integers; their
-# logarithms here are integers in units of 1/256, rounded up and one more; but those of rows that take the scale of
-# fewer moduli rounded down, that two of them need no more moduli. A sum with another row's is an upper bound all the same.
+# logarithms here are integers in units of 1/256, rounded up and one more; but that of the norm that fewer moduli hold
+# rounded down, that two of them need no more moduli. A sum with another row's is an upper bound all the same.
 
 _UNITS = 256
-_NOTHING = -(2**40)
+_NOTHING = -(2**24)
 _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 
 
-def modulus_count(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
-    """int32[1], the fewest moduli of the first rung that hold every X; few-bit operands need few. Of exact() every X
-    of rows and columns that are not rounded."""
-    return modulus_counts(a, b, contract, k).max()[None]
+def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int, *wide: Array) -> list[Array]:
+    """The fewest moduli of the first rung that hold every X of a batch element: int32[batch]; few-bit operands need few.
+    Of exact() every X of rows and columns that are not rounded.
 
-
-def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
-    """The same for every batch element: int32[batch]."""
-    moduli = contract.modulus_count(k)
-    of_rounded: Array | int = _NOTHING if contract.kind == "exact" else _log_bound(moduli)
-    fewer = contract.fewer(k)
-
-    def largest(rows: Certified) -> Array:
-        if not fewer:
-            return _log_norm(rows, of_rounded).max(1)
-        few = rows.statistics[..., 6] <= fewer.most_rounded
-        return _log_norm(rows, jnp.where(few, _log_bound(fewer.moduli) - 2, of_rounded)).max(1)
-
-    return _fewest(largest(a) + largest(b), moduli)
-
-
-def wide_modulus_count(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
-    """int32[1], the same for the third rung, whose scales the rows have."""
-    moduli = contract.wide_modulus_count(k)
-    of_lhs, of_rhs = (_log_norm(rows, _log_bound(moduli)).max(1) for rows in (a, b))
-    return _fewest(of_lhs + of_rhs, moduli).max()[None]
+    The same of the third rung, where its scales are given, of rows and of columns.
+    """
+    moduli = [contract.modulus_count(k)]
+    norms = [_first_log_norm(rows, contract, k) for rows in (a, b)]
+    if wide:
+        moduli.append(contract.wide_modulus_count(k))
+        limit = _log_bound(moduli[-1])
+        norms += [_log_norm(rows._replace(scale=x), limit) for rows, x in zip((a, b), wide, strict=True)]
+    # All at once: every reduction is a launch.
+    longest = max(x.shape[1] for x in norms)
+    pads = [((0, 0), (0, longest - x.shape[1])) for x in norms]
+    stacked = jnp.stack([jnp.pad(x, pad, constant_values=_NOTHING) for x, pad in zip(norms, pads, strict=True)])
+    largest = stacked.max(2)
+    return [_fewest(largest[2 * i] + largest[2 * i + 1], n) for i, n in enumerate(moduli)]
 
 
 def _fewest(log_product: Array, moduli: int) -> Array:
@@ -274,9 +265,19 @@ def _log_bound(moduli: int) -> int:
     return math.ceil(_UNITS * _log2_bound(moduli)) + 1
 
 
-def _log_norm(rows: Certified, of_rounded: Array | int) -> Array:
-    """A bound on log2 of the norm of every row's integers, that of rounded rows given."""
-    emax, _, sumsq, nnz = jnp.moveaxis(rows.statistics[..., :4], -1, 0)
+def _first_log_norm(rows: Certified, contract: Contract, k: int) -> Array:
+    limit: Array | int = _log_bound(contract.modulus_count(k))
+    if fewer := contract.fewer(k):
+        limit = jnp.where(rows.scale == scale(rows, fewer.moduli), _log_bound(fewer.moduli) - 2, limit)
+    return _log_norm(rows, limit, rounded=contract.kind != "exact")
+
+
+def _log_norm(rows: Certified, limit: Array | int, rounded: bool = True) -> Array:
+    """A bound on log2 of the norm of every row's integers, at most ``limit``, which their scale keeps: int32[batch, rows].
+
+    Rows that are rounded count only if ``rounded``.
+    """
+    emax, sumsq, nnz = (rows.statistics[..., field] for field in (0, 2, 3))
     special = rows.scale <= _reference.SCALE_INF
     length = _reference.bit_length(sumsq.astype(jnp.uint64))
     fraction = _reference.ceil_shift_right(
@@ -284,8 +285,8 @@ def _log_norm(rows: Certified, of_rounded: Array | int) -> Array:
     ).astype(jnp.int64)
     squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
     exact = -(-squared // 2) + 1 + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
-    bound = jnp.where(_is_exact(rows), exact, of_rounded)
-    return jnp.where(special | (nnz == 0), _NOTHING, bound)
+    bound = jnp.where(_is_exact(rows), jnp.minimum(exact, limit), limit if rounded else _NOTHING)
+    return jnp.where(special | (nnz == 0), _NOTHING, bound).astype(jnp.int32)
 
 
 def residue_products(

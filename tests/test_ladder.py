@@ -1,5 +1,6 @@
 """Certified contracts: the ladder against its oracle, bit for bit, and what no bit may depend on."""
 
+import bisect
 import itertools
 from fractions import Fraction
 from functools import partial
@@ -275,6 +276,24 @@ def test_float32_values_multiply_fewer_moduli():
     assert report.moduli <= DEFAULT.fewer(k).moduli == 13
     _, report = jo.matmul(a, rng.standard_normal((k, 5)), return_report=True, contract=DEFAULT)
     assert DEFAULT.fewer(k).moduli <= report.moduli < DEFAULT.modulus_count(k)
+
+
+def test_rows_as_long_as_fewer_moduli_hold():
+    """Exact integers of the largest norm that they hold multiply no more; those of the next larger norm do."""
+    k = 1100
+    moduli = DEFAULT.fewer(k).moduli
+
+    def fits(value):
+        statistics = ladder_oracle.oracle.statistics(np.full((1, k), float(value)))
+        return ladder_oracle.oracle.scales(statistics, moduli)[0] == 0
+
+    largest = 2 * bisect.bisect_left(range(1, 2**53, 2), True, key=lambda value: not fits(value)) - 1
+    assert fits(largest) and not fits(largest + 2)
+    for value, count in ((largest, moduli), (largest + 2, moduli + 1)):
+        a = np.full((2, k), float(value))
+        c, report = jo.matmul(a, a.T, return_report=True, contract=DEFAULT)
+        assert_same_bits(c, ladder_oracle.exact_product(a, a.T))
+        assert report.moduli == count
 
 
 def test_report_and_product_share_their_stages():
