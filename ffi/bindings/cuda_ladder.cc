@@ -99,8 +99,8 @@ ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats
   check_outputs(checks, certify);
   const int64_t needed = bound_bytes(batch, m, n), given = scratch->element_count();
   checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
-  return enqueue(checks, [&](const Device&) {
-    return launch_certify(certify, scratch->untyped_data(), stream);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_certify(certify, scratch->untyped_data(), device, stream);
   });
 }
 

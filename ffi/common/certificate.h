@@ -51,7 +51,14 @@ OZAKI_HD RowBound row_bound(const int64_t* stats, int32_t scale, int plane_bits)
           scale < -row.lsb ? static_cast<float>(rounded_of(stats)) : 0.0f};
 }
 
-OZAKI_HD float smaller(float x, float y) { return x < y ? x : y; }
+// Of numbers: one instruction on a device.
+OZAKI_HD float smaller(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return fminf(x, y);
+#else
+  return x < y ? x : y;
+#endif
+}
 
 // For an output whose row and column share so many elements of k.
 OZAKI_HD RowBound within(float overlap, RowBound row) {
@@ -67,16 +74,41 @@ struct Certificate {
   OZAKI_HD float ratio() const { return error / scale; }
 };
 
-// magnitude: S_lo in the units of both rows. tau_half: (c - 1) / 2 rounded down, times 1 - 2^-16.
+OZAKI_HD float error_bound(const RowBound& row, const RowBound& column) {
+  return smaller(row.rounded * column.half_largest, column.half_norm) +
+         smaller(column.rounded * row.half_largest, row.half_norm);
+}
+
+// 2 u S_lo 2^(mu + nu), perhaps Inf. magnitude: S_lo in the units of both rows.
+OZAKI_HD float doubled_scale(const RowBound& row, const RowBound& column, float magnitude) {
+  return magnitude * row.unit * column.unit;
+}
+
+// tau_half: (c - 1) / 2 rounded down, times 1 - 2^-16.
 OZAKI_HD Certificate certificate(const RowBound& row, const RowBound& column, float magnitude,
                                  float tau_half) {
-  const float error = smaller(row.rounded * column.half_largest, column.half_norm) +
-                      smaller(column.rounded * row.half_largest, row.half_norm);
+  const float error = error_bound(row, column);
   if (error == 0) return {true};
-  const float bound = magnitude * row.unit * column.unit;  // 2 u S_lo 2^(mu + nu), perhaps Inf
+  const float bound = doubled_scale(row, column, magnitude);
   if (!(error <= bound * tau_half)) return {false};
   return {true, error, 0.5f * bound};
 }
+
+// Whether an output is certified, with a smaller ratio than another one's, by fewer instructions
+// than it takes to find the ratio: if holds() is true. It is of most outputs, since their ratios
+// differ little less than this allows for.
+struct Below {
+  float limit;
+
+  // ratio: of a certified output. An error is 0 or at least 1/8, so that no subnormal number comes
+  // near the limit.
+  OZAKI_HD Below(float ratio, float tau_half)
+      : limit(smaller(0.4995f * ratio, smaller(tau_half, 0x1p64f))) {}
+
+  OZAKI_HD bool holds(const RowBound& row, const RowBound& column, float magnitude) const {
+    return error_bound(row, column) <= doubled_scale(row, column, magnitude) * limit;
+  }
+};
 
 // The rung of the ladder that gives an output, and the tiles of outputs that share work.
 enum Rung : uint8_t { kUndecided = 0, kCoarse = 1, kFine = 2, kWide = 3, kSum = 4 };

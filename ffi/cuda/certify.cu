@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <string>
 
 #include "certify.h"
 #include "common/layout.h"
-#include "device.h"
+#include "flagged_walk.cuh"
+#include "launch.h"
+#include "ptx/dependent_launch.cuh"
 
 namespace ozaki {
 namespace {
@@ -17,9 +20,9 @@ struct TileOfOutputs {
   int64_t batch, first_row, first_column, np;
   int height, width;
 
-  __device__ __forceinline__ TileOfOutputs(const Certify& args, uint32_t tiles_m,
+  __device__ __forceinline__ TileOfOutputs(const Certify& args, uint32_t index, uint32_t tiles_m,
                                            uint32_t tiles_n) {
-    const uint32_t row_tile = blockIdx.x / tiles_n, tile_n = blockIdx.x - row_tile * tiles_n;
+    const uint32_t row_tile = index / tiles_n, tile_n = index - row_tile * tiles_n;
     batch = row_tile / tiles_m;
     first_row = (row_tile - static_cast<uint32_t>(batch) * tiles_m) * kTile;
     first_column = tile_n * kTile;
@@ -35,8 +38,8 @@ __device__ __forceinline__ void keep_worst(float& worst, const Certificate& by) 
 }
 
 // Joins what the warps have found in a tile, of which `skipped` is known.
-__device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, uint32_t skipped,
-                                           float worst) {
+__device__ __forceinline__ void store_tile(const Certify& args, uint32_t index, uint32_t set,
+                                           uint32_t skipped, float worst) {
   __shared__ uint32_t sets[kWarps], worsts[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Floats that are not negative are in the order of their bits.
@@ -49,15 +52,9 @@ __device__ __forceinline__ void store_tile(const Certify& args, uint32_t set, ui
   set = __reduce_or_sync(kLanes, sets[threadIdx.x]);
   const uint32_t ratio = __reduce_max_sync(kLanes, worsts[threadIdx.x]);
   if (threadIdx.x == 0) {
-    args.tiles[blockIdx.x] = set | skipped;
-    args.worst[blockIdx.x] = __uint_as_float(ratio);
+    args.tiles[index] = set | skipped;
+    args.worst[index] = __uint_as_float(ratio);
   }
-}
-
-// Not written by the kernel that asks: the load may be moved.
-__device__ __forceinline__ RowBound load_bound(const RowBound* source) {
-  const float4 x = __ldg(reinterpret_cast<const float4*>(source));
-  return {x.x, x.y, x.z, x.w};
 }
 
 __device__ __forceinline__ uint64_t reduce_or(uint64_t x) {
@@ -77,6 +74,7 @@ struct TileBounds {
 __global__ void __launch_bounds__(kTile)
     bounds_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                   uint32_t tiles_n) {
+  ptx::launch_dependents();
   __shared__ uint64_t any[kTile / 32], missing[kTile / 32];
   const uint32_t row_tiles = static_cast<uint32_t>(args.batch) * tiles_m;
   const bool is_row = blockIdx.x < row_tiles;
@@ -110,87 +108,113 @@ __global__ void __launch_bounds__(kTile)
   bounds.of_tile[blockIdx.x] = all;
 }
 
-// The coarse planes decide every output. The sums of kBatch rows are on their way while others are
-// looked at.
-__global__ void __launch_bounds__(kThreads, 3)
+// What the outputs of a tile share.
+struct SharedTile {
+  RowBound bound[2][kTile];  // of its rows, of its columns
+  uint64_t occupancy[2][kTile];
+  bool full;   // every row and every column has nonzeros in all parts of k
+  float part;  // the length of these
+};
+
+// The rungs of four outputs of a row, and the bits of the largest ratio among them and `worst`.
+// Apart: few rows need it.
+__device__ __noinline__ uint2 decide_four(const SharedTile& tile, int row, int column, int4 sums,
+                                          float tau_half, float worst) {
+  const int32_t of_column[kColumns] = {sums.x, sums.y, sums.z, sums.w};
+  uint32_t word = 0;
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) {
+    RowBound of_row = tile.bound[0][row], of_other = tile.bound[1][column + e];
+    if (!tile.full) {
+      const float shared =
+          overlap(tile.occupancy[0][row], tile.occupancy[1][column + e], tile.part);
+      of_row = within(shared, of_row), of_other = within(shared, of_other);
+    }
+    const Decision decision = decide(of_row, of_other, of_column[e], tau_half);
+    word |= uint32_t{decision.rung} << (8 * e);
+    keep_worst(worst, decision.by);
+  }
+  return make_uint2(word, __float_as_uint(worst));
+}
+
+// The coarse planes decide every output. A warp takes a row at a time, while the sums of the next
+// kAhead ones are on their way. Most outputs have a smaller ratio than one before them, and need not
+// know it.
+__global__ void __launch_bounds__(kThreads, 4)
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
-  constexpr int kBatch = 4, kRounds = kTile / kWarps / kBatch;
-  const TileOfOutputs tile(args, tiles_m, tiles_n);
+  constexpr int kAhead = 4;
+  constexpr uint32_t kAllCoarse = 0x01010101u * kCoarse;
+  static_assert(kUndecided == 0 && kCoarse == 1);
+  __shared__ SharedTile shared;
+  const TileOfOutputs tile(args, blockIdx.x, tiles_m, tiles_n);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = tile.first_column + lane * kColumns;
-  const int64_t first = (tile.batch * args.m + tile.first_row) * tile.np + column;
-  int4 sum[kBatch];
-  const auto load = [&](int round) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = (round * kBatch + i) * kWarps + warp;
-      sum[i] = row < tile.height && column < tile.np
-                   ? __ldcs(reinterpret_cast<const int4*>(args.sums + first + row * tile.np))
-                   : int4{};
-    }
+  const int height = column < tile.np ? tile.height : 0;  // of this lane's columns
+  const int64_t step = kWarps * tile.np;                  // from a row to the next
+  int64_t at = (tile.batch * args.m + tile.first_row + warp) * tile.np + column;
+  const auto load = [&](int row, int64_t at) {
+    const int4* const source = reinterpret_cast<const int4*>(args.sums + at);
+    return row < height ? __ldcs(source) : int4{};
   };
-  load(0);
+  int4 sums[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) sums[i] = load(i * kWarps + warp, at + i * step);
+
+  ptx::wait_for_previous();  // which made the bounds
   const uint32_t row_tile = blockIdx.x / tiles_n;
   const uint32_t column_tile = static_cast<uint32_t>(args.batch) * tiles_m +
                                static_cast<uint32_t>(tile.batch) * tiles_n + blockIdx.x -
                                row_tile * tiles_n;
   const TileOccupancy of_rows = bounds.of_tile[row_tile], of_columns = bounds.of_tile[column_tile];
-  const bool full = ((of_rows.missing | of_columns.missing) & full_occupancy(args.k)) == 0;
-  const float part = static_cast<float>(part_length(args.k));
-  RowBound columns[kColumns];
-  uint64_t column_occupancy[kColumns];
-#pragma unroll
-  for (int e = 0; e < kColumns; ++e) {
-    const int64_t at = int64_t{column_tile} * kTile + lane * kColumns + e;
-    columns[e] = load_bound(bounds.bound + at);
-    if (!full) column_occupancy[e] = __ldg(bounds.occupancy + at);
+  const int side = threadIdx.x / kTile, place = threadIdx.x % kTile;
+  const int64_t source = int64_t{side == 0 ? row_tile : column_tile} * kTile + place;
+  shared.bound[side][place] = bounds.bound[source];
+  shared.occupancy[side][place] = bounds.occupancy[source];
+  if (threadIdx.x == 0) {
+    shared.full = ((of_rows.missing | of_columns.missing) & full_occupancy(args.k)) == 0;
+    shared.part = static_cast<float>(part_length(args.k));
   }
+  __syncthreads();
+  RowBound columns[kColumns];
+#pragma unroll
+  for (int e = 0; e < kColumns; ++e) columns[e] = shared.bound[1][lane * kColumns + e];
   // The bytes of columns that there are.
   const int inside = min(max(tile.width - lane * kColumns, 0), kColumns);
-  const uint32_t mask = inside == 0 ? 0 : ~0u >> (8 * (kColumns - inside));
+  const uint32_t mask = inside == 0 ? 0 : kAllCoarse >> (8 * (kColumns - inside));
 
-  uint32_t undecided = 0, certified = 0;
-  float worst = 0;
+  uint32_t seen = 0;  // in bytes: bit 0 of certified outputs, bit 1 of undecided ones
+  float worst = 0;    // of the warp
+#pragma unroll 1
+  for (int round = warp; round < tile.height; round += kAhead * kWarps) {
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    if (round > 0) load(round);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = (round * kBatch + i) * kWarps + warp;
-      if (row >= tile.height || column >= tile.np) break;
-      const int64_t of_tile = int64_t{row_tile} * kTile + row;
-      const RowBound of_row = load_bound(bounds.bound + of_tile);
-      const int32_t of_column[kColumns] = {sum[i].x, sum[i].y, sum[i].z, sum[i].w};
-      uint32_t word = 0;
-      if (full) {
-#pragma unroll
-        for (int e = 0; e < kColumns; ++e) {
-          const Decision decision = decide(of_row, columns[e], of_column[e], args.tau_half);
-          word |= uint32_t{decision.rung} << (8 * e);
-          keep_worst(worst, decision.by);
-        }
-      } else {
-        const uint64_t row_occupancy = __ldg(bounds.occupancy + of_tile);
-#pragma unroll
-        for (int e = 0; e < kColumns; ++e) {
-          const float shared = overlap(row_occupancy, column_occupancy[e], part);
-          const Decision decision = decide(within(shared, of_row), within(shared, columns[e]),
-                                           of_column[e], args.tau_half);
-          word |= uint32_t{decision.rung} << (8 * e);
-          keep_worst(worst, decision.by);
-        }
+    for (int i = 0; i < kAhead; ++i) {
+      const int row = round + i * kWarps;
+      if (row >= tile.height) break;
+      const Below below(worst, args.tau_half);
+      const RowBound of_row = shared.bound[0][row];
+      const bool clear = below.holds(of_row, columns[0], static_cast<float>(sums[i].x)) &
+                         below.holds(of_row, columns[1], static_cast<float>(sums[i].y)) &
+                         below.holds(of_row, columns[2], static_cast<float>(sums[i].z)) &
+                         below.holds(of_row, columns[3], static_cast<float>(sums[i].w));
+      uint32_t word = mask;
+      if (!__all_sync(~0u, clear)) {
+        const uint2 found =
+            decide_four(shared, row, lane * kColumns, sums[i], args.tau_half, worst);
+        word &= found.x;
+        seen |= (word ^ mask) << 1;
+        // Floats that are not negative are in the order of their bits.
+        worst = __uint_as_float(__reduce_max_sync(~0u, found.y));
       }
-      word &= mask;
-      certified |= word;
-      undecided |= ~word & mask & 0x01010101u;
-      *reinterpret_cast<uint32_t*>(args.rung + first + row * tile.np) = word;
+      seen |= word;
+      if (row < height) *reinterpret_cast<uint32_t*>(args.rung + at) = word;
+      sums[i] = load(row + kAhead * kWarps, at + kAhead * step);
+      at += step;
     }
   }
-  static_assert(kUndecided == 0 && kCoarse == 1);
-  const uint32_t set =
-      (undecided != 0 ? 1u << kUndecided : 0) | (certified != 0 ? 1u << kCoarse : 0);
-  store_tile(args, set, skips(of_rows.any & of_columns.any), worst);
+  const uint32_t set = ((seen & kAllCoarse) != 0 ? 1u << kCoarse : 0) |
+                       ((seen & kAllCoarse << 1) != 0 ? 1u << kUndecided : 0);
+  store_tile(args, blockIdx.x, set, skips(of_rows.any & of_columns.any), worst);
 }
 
 // What an output's row or column brings, at the first scales and at the wide ones.
@@ -205,16 +229,12 @@ struct Bounds {
   }
 };
 
-// The fine planes decide what the coarse ones left.
-__global__ void __launch_bounds__(kThreads)
-    certify_fine_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
+// The fine planes decide what the coarse ones left in a tile.
+__device__ __forceinline__ void certify_fine_tile(const Certify& args, uint32_t index,
+                                                  uint32_t tiles_m, uint32_t tiles_n) {
   __shared__ Bounds rows[kTile], columns_of[kTile];
-  const uint32_t known = args.tiles[blockIdx.x];
-  if ((known >> kUndecided & 1) == 0) {
-    if (threadIdx.x == 0) args.worst[blockIdx.x] = 0;
-    return;
-  }
-  const TileOfOutputs tile(args, tiles_m, tiles_n);
+  const uint32_t known = args.tiles[index];
+  const TileOfOutputs tile(args, index, tiles_m, tiles_n);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = tile.first_column + lane * kColumns;
   const int place = threadIdx.x % kTile;
@@ -263,12 +283,28 @@ __global__ void __launch_bounds__(kThreads)
     }
     *target = word;
   }
-  store_tile(args, set, known - rungs_of(known), worst);
+  store_tile(args, index, set, known - rungs_of(known), worst);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    certify_fine_kernel(const __grid_constant__ Certify args, uint32_t tiles_m, uint32_t tiles_n) {
+  const int64_t tiles = args.batch * tiles_m * tiles_n;
+  for_flagged<kThreads>(
+      tiles,
+      [&](int64_t index) {
+        const bool open = (args.tiles[index] >> kUndecided & 1) != 0;
+        if (!open) args.worst[index] = 0;
+        return open;
+      },
+      [&](int64_t index) {
+        certify_fine_tile(args, static_cast<uint32_t>(index), tiles_m, tiles_n);
+      });
 }
 
 }  // namespace
 
-Status launch_certify(const Certify& certify, void* scratch, cudaStream_t stream) {
+Status launch_certify(const Certify& certify, void* scratch, const Device& device,
+                      cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
@@ -278,21 +314,21 @@ Status launch_certify(const Certify& certify, void* scratch, cudaStream_t stream
   const TileBounds bounds = {bound, occupancy,
                              reinterpret_cast<TileOccupancy*>(occupancy + of_rows * kTile)};
   const uint32_t rows = static_cast<uint32_t>(tiles_m), columns = static_cast<uint32_t>(tiles_n);
-  bounds_kernel<<<static_cast<unsigned>(of_rows), kTile, 0, stream>>>(certify, bounds, rows,
-                                                                      columns);
-  OZAKI_RETURN_IF_ERROR(launch_status("bounds_kernel"));
-  certify_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(certify, bounds, rows,
-                                                                        columns);
-  return launch_status("certify_kernel");
+  OZAKI_RETURN_IF_ERROR(launch("bounds_kernel", bounds_kernel, {of_rows, kTile}, stream, certify,
+                               bounds, rows, columns));
+  // Early: the sums were there before the bounds.
+  return launch("certify_kernel", certify_kernel, {tiles, kThreads, 0, 1, device.bulk_copies},
+                stream, certify, bounds, rows, columns);
 }
 
 Status launch_certify_fine(const Certify& certify, cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
-  certify_fine_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(
-      certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
-  return launch_status("certify_fine_kernel");
+  int64_t ctas = 0;
+  OZAKI_RETURN_IF_ERROR(resident_ctas(certify_fine_kernel, kThreads, 0, &ctas));
+  return launch("certify_fine_kernel", certify_fine_kernel, {std::min(ctas, tiles), kThreads},
+                stream, certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
 }
 
 }  // namespace ozaki

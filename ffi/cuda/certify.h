@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/certificate.h"
-#include "status.h"
+#include "device.h"
 
 namespace ozaki {
 
@@ -37,7 +37,8 @@ struct Certify {
 
 // Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
 // What the coarse planes decide takes scratch, bound_bytes aligned to 16.
-Status launch_certify(const Certify& certify, void* scratch, cudaStream_t stream);
+Status launch_certify(const Certify& certify, void* scratch, const Device& device,
+                      cudaStream_t stream);
 Status launch_certify_fine(const Certify& certify, cudaStream_t stream);
 
 inline int64_t bound_bytes(int64_t batch, int64_t m, int64_t n) {

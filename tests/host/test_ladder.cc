@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "common/accumulate.h"
+#include "common/certificate.h"
 #include "common/chains.h"
 #include "common/occupancy.h"
 #include "common/planes.h"
@@ -163,8 +164,47 @@ static void test_chains() {
   }
 }
 
+// What rows of any data may bring, and so that the ratios of two outputs are often close.
+static RowBound random_bound(bool extreme) {
+  const auto power = [](int most) {
+    return power_of_two(static_cast<int>(rng() % (2u * most)) - most);
+  };
+  const float rounded = rng() % 4 == 0 ? 0 : static_cast<float>(1 + random_bits(12));
+  return {power(extreme ? 90 : 3) + static_cast<float>(1 + rng() % 4096) * 0.125f,
+          power(extreme ? 90 : 3) + 0.125f, power(extreme ? 150 : 3), rounded};
+}
+
+// What is below another output's ratio is certified, with a smaller ratio.
+static void test_below() {
+  int64_t below = 0, above = 0;
+  for (int i = 0; i < 1000000; ++i) {
+    const bool extreme = i % 2 != 0;
+    const float tau_half = power_of_two(static_cast<int>(rng() % 255) - (extreme ? 127 : 20));
+    Certificate found[2];
+    RowBound row[2], column[2];
+    float magnitude[2];
+    for (int e = 0; e < 2; ++e) {
+      row[e] = random_bound(extreme), column[e] = random_bound(extreme);
+      magnitude[e] = static_cast<float>(static_cast<int32_t>(random_bits(31)));
+      found[e] = certificate(row[e], column[e], magnitude[e], tau_half);
+    }
+    if (!found[0].holds) continue;
+    const float ratio = found[0].ratio();
+    if (!Below(ratio, tau_half).holds(row[1], column[1], magnitude[1])) {
+      above += found[1].holds && found[1].ratio() < 0.99f * ratio;
+      continue;
+    }
+    ++below;
+    CHECK(found[1].holds, "ratio %a, tau / 2 %a", ratio, tau_half);
+    CHECK(found[1].ratio() <= ratio, "%a above %a", found[1].ratio(), ratio);
+  }
+  CHECK(below > 10000, "%" PRId64 " are below", below);
+  CHECK(above < below / 10, "%" PRId64 " are not found to be below", above);
+}
+
 int main() {
   test_planes();
+  test_below();
   for (const int64_t m : {1, 17, 70})
     for (const int64_t n : {1, 50})
       for (const int64_t k : {1, 130, 600}) test_magnitude(m, n, k, false);
