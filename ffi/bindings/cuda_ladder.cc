@@ -38,7 +38,7 @@ ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U32 tiles, Resu
   Checks checks = check_planes(x, stats, tiles, *out, attributes);
   const Layout& layout = attributes.layout;
   check_limits(checks, "x", layout);
-  return enqueue(checks, [&](const Device&) {
+  return enqueue(checks, [&](const Device& device) {
     return launch_planes({x.typed_data(),
                           layout,
                           stats.typed_data(),
@@ -46,7 +46,7 @@ ffi::Error planes_handler(cudaStream_t stream, F64 x, S64 stats, U32 tiles, Resu
                           static_cast<Side>(attributes.side),
                           flagged_tiles(tiles, attributes.rungs),
                           out->typed_data()},
-                         planes_of(*out), stream);
+                         planes_of(*out), device, stream);
   });
 }
 

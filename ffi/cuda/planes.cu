@@ -16,11 +16,12 @@ constexpr int kPitch = kDepth + 4;  // rows are a word apart modulo the banks
 struct PlaneGrid {
   int64_t kept, kq;
   uint32_t row_tiles, depth_tiles;
-  uint32_t depth_ctas;  // that share the tiles of kRows rows
+  uint32_t shares;  // of the tiles of kRows rows
+  int64_t all;      // shares
 };
 
-// The fine planes are seldom made: CTAs that find so are to be few.
-constexpr uint32_t kFineDepthCtas = 4;
+// The fine planes are made of few tiles. They are seldom made at all: CTAs that find so are to be few.
+constexpr uint32_t kFineShares = 4;
 
 // A CTA's tile of the operand in registers. Lanes follow each other along k or along the rows.
 template <bool kContiguous>
@@ -56,17 +57,17 @@ struct Elements {
   }
 };
 
+// A share of the tiles of kRows rows.
 template <bool kContiguous, int kPlanes>
-__global__ void __launch_bounds__(kThreads)
-    planes_kernel(const __grid_constant__ Planes args, const PlaneGrid grid) {
+__device__ __forceinline__ void make_planes(const Planes& args, const PlaneGrid& grid,
+                                            uint32_t index) {
   constexpr bool kFinePart = kPlanes == kFinePlanes;
   constexpr int kBytes = kFinePart ? 3 : 1;  // kinds of bytes: high, low, mask
   constexpr int kBits = kFinePart ? kFineBits : kCoarseBits;
   __shared__ __align__(4) uint8_t tile[kBytes][kRows * kPitch];
   __shared__ int exponent_of[kRows];
   const Layout& layout = args.layout;
-  const uint32_t row_tile = blockIdx.x / grid.depth_ctas;
-  const uint32_t first_tile = blockIdx.x - row_tile * grid.depth_ctas;
+  const uint32_t row_tile = index / grid.shares, share = index - row_tile * grid.shares;
   const uint32_t b = row_tile / grid.row_tiles;
   const int64_t first_row = int64_t{row_tile - b * grid.row_tiles} * kRows;
   const int rows = static_cast<int>(min(int64_t{kRows}, layout.rows - first_row));
@@ -83,12 +84,12 @@ __global__ void __launch_bounds__(kThreads)
   }
   const uint64_t* x = reinterpret_cast<const uint64_t*>(args.x) + layout.offset(b, first_row, 0);
 
-  for (uint32_t depth_tile = depth_begin + first_tile; depth_tile < depth_end;
-       depth_tile += grid.depth_ctas) {
+  for (uint32_t depth_tile = depth_begin + share; depth_tile < depth_end;
+       depth_tile += grid.shares) {
     const int64_t first_h = int64_t{depth_tile} * kDepth;
     Elements<kContiguous> elements;
     elements.load(args, x, rows, first_h, grid.kept);
-    if (depth_tile == depth_begin + first_tile && threadIdx.x < kRows) {
+    if (depth_tile == depth_begin + share && threadIdx.x < kRows) {
       int exponent = 0;
       if (threadIdx.x < rows) {
         const int64_t* stats = args.stats + (row_of_batch + threadIdx.x) * kStatsFields;
@@ -129,29 +130,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <bool kContiguous, int kPlanes>
+__global__ void __launch_bounds__(kThreads)
+    planes_kernel(const __grid_constant__ Planes args, const PlaneGrid grid) {
+  if (kPlanes == kFinePlanes && args.flagged.none(args.layout.batch)) return;
+  for (int64_t index = blockIdx.x; index < grid.all; index += gridDim.x) {
+    make_planes<kContiguous, kPlanes>(args, grid, static_cast<uint32_t>(index));
+    __syncthreads();
+  }
+}
+
 template <int kPlanes>
-Status launch(const Planes& planes, cudaStream_t stream) {
+Status launch(const Planes& planes, const Device& device, cudaStream_t stream) {
   const Layout& layout = planes.layout;
   PlaneGrid grid;
   grid.kept = planes.subset.kept();
   grid.kq = padded_k(grid.kept);
   grid.row_tiles = static_cast<uint32_t>((layout.rows + kRows - 1) / kRows);
   grid.depth_tiles = static_cast<uint32_t>((grid.kq + kDepth - 1) / kDepth);
-  grid.depth_ctas =
-      kPlanes == kFinePlanes ? std::min(grid.depth_tiles, kFineDepthCtas) : grid.depth_tiles;
-  const int64_t tiles = layout.batch * grid.row_tiles * grid.depth_ctas;
-  if (tiles > INT32_MAX) return Status("planes: more than 2^31 tiles in the operand");
+  constexpr bool kFine = kPlanes == kFinePlanes;
+  grid.shares = kFine ? std::min(grid.depth_tiles, kFineShares) : grid.depth_tiles;
+  grid.all = layout.batch * grid.row_tiles * grid.shares;
+  if (grid.all > INT32_MAX) return Status("planes: more than 2^31 tiles in the operand");
+  const int64_t ctas = kFine ? std::min(grid.all, int64_t{4} * device.multiprocessors) : grid.all;
   const bool contiguous = layout.stride_k == 1 || layout.k == 1;
   const auto kernel = contiguous ? planes_kernel<true, kPlanes> : planes_kernel<false, kPlanes>;
-  kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(planes, grid);
+  kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(planes, grid);
   return launch_status("planes_kernel");
 }
 
 }  // namespace
 
-Status launch_planes(const Planes& planes, int count, cudaStream_t stream) {
-  return count == kCoarsePlanes ? launch<kCoarsePlanes>(planes, stream)
-                                : launch<kFinePlanes>(planes, stream);
+Status launch_planes(const Planes& planes, int count, const Device& device, cudaStream_t stream) {
+  return count == kCoarsePlanes ? launch<kCoarsePlanes>(planes, device, stream)
+                                : launch<kFinePlanes>(planes, device, stream);
 }
 
 }  // namespace ozaki

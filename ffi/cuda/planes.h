@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/layout.h"
+#include "device.h"
 #include "flagged_tiles.h"
 
 namespace ozaki {
@@ -22,6 +23,6 @@ struct Planes {
 
 // Enqueues the coarse plane (count 1) or the fine ones (count 4) on `stream` of the current device.
 // Allocates nothing, waits for nothing.
-Status launch_planes(const Planes& planes, int count, cudaStream_t stream);
+Status launch_planes(const Planes& planes, int count, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki
