@@ -87,17 +87,17 @@ __device__ __forceinline__ bool for_each_pair(const typename V::Vector (&v)[V::k
 }
 
 // The bits of an output that may be no ordinary number: one of a row or column with non-finite
-// elements, or one that round_to_normal leaves.
+// elements, or one that round_to_normal leaves. v has so many planes.
 template <typename V>
 __device__ __forceinline__ uint64_t rare_output(const Combine& args, int64_t np, int64_t batch,
-                                                int64_t i, int64_t j) {
+                                                int64_t i, int64_t j, int planes = V::kPlanes) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int32_t scale_a = args.scale_a[batch * m + i], scale_b = args.scale_b[batch * n + j];
   if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
     uint32_t y[Crt<V::kModuli>::kGroups];
     V::partial_sums(
-        static_cast<const typename V::Element*>(args.v) + (batch * V::kPlanes * m + i) * np + j,
-        m * np, y);
+        static_cast<const typename V::Element*>(args.v) + (batch * planes * m + i) * np + j, m * np,
+        y);
     return round_to_float64(reconstruct<V::kModuli>(y), scale_a + scale_b);
   }
   const bool nan = scale_a == kScaleNaN || scale_b == kScaleNaN;
