@@ -60,26 +60,37 @@ __device__ __forceinline__ RowOfTile row_of_tile(const Tiling& tiling, const Til
           is_sentinel(scale) ? kScaleZero : scale, is_sentinel(scale) ? kNoPlane : exponent};
 }
 
-// The part of the coarse plane, if there is any, that eight elements from h on make.
-__device__ __forceinline__ void store_coarse(const ulonglong2* source, const RowOfTile& row,
-                                             const CoarsePlane& coarse, uint32_t h) {
-  const uint32_t block = h / kPlaneBlock, kept = block / coarse.step;
-  if (kept * coarse.step != block) return;
-  uint32_t x[8];
+// The part of the coarse plane that the first `depth` elements of the tile's rows make. A thread
+// takes eight consecutive ones at a time, of the blocks that are kept alone.
+__device__ __forceinline__ void store_coarse(const TilePosition& position, const Tiling& tiling,
+                                             const uint64_t* tile, const RowOfTile* rows,
+                                             const CoarsePlane& coarse, uint32_t depth) {
+  constexpr uint32_t kBlock = kPlaneBlock, kOctets = kBlock / 8;
+  const uint32_t k = static_cast<uint32_t>(position.k), between = coarse.step * kBlock;
+  const uint32_t first = (k + between - 1) / between, end = (k + depth + between - 1) / between;
+  const uint32_t per_row = (end - first) * kOctets;
+  for (uint32_t index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {
+    const uint32_t row = index / per_row, of_row = index - row * per_row;
+    const uint32_t block = first + of_row / kOctets, octet = of_row % kOctets;
+    const uint32_t h = block * between - k + 8 * octet;
+    if (h >= depth) continue;
+    const auto* source = reinterpret_cast<const ulonglong2*>(tile + row * tiling.pitch + h);
+    uint32_t x[8];
 #pragma unroll
-  for (int e = 0; e < 8; e += 2) {
-    const ulonglong2 pair = source[e / 2];
-    x[e] = coarse_magnitude(pair.x, row.exponent);
-    x[e + 1] = coarse_magnitude(pair.y, row.exponent);
+    for (int e = 0; e < 8; e += 2) {
+      const ulonglong2 pair = source[e / 2];
+      x[e] = coarse_magnitude(pair.x, rows[row].exponent);
+      x[e + 1] = coarse_magnitude(pair.y, rows[row].exponent);
+    }
+    uint2* const target = reinterpret_cast<uint2*>(rows[row].plane + block * kBlock + 8 * octet);
+    *target = {pack_low_bytes(x[0], x[1], x[2], x[3]), pack_low_bytes(x[4], x[5], x[6], x[7])};
+    if (coarse.zeros && block == coarse.last) target[kOctets] = {0, 0};
   }
-  uint2* const target = reinterpret_cast<uint2*>(row.plane + kept * kPlaneBlock + h % kPlaneBlock);
-  *target = {pack_low_bytes(x[0], x[1], x[2], x[3]), pack_low_bytes(x[4], x[5], x[6], x[7])};
-  if (coarse.zeros && kept == coarse.last) target[kPlaneBlock / 8] = {0, 0};
 }
 
-// Quantizes the tile and writes its residues. A thread takes eight consecutive elements at a time.
-// The loop over the moduli is unrolled, their constants in its instructions; it ends after the
-// last.
+// Quantizes the tile and writes its residues and its coarse plane. A thread takes eight consecutive
+// elements at a time. The loop over the moduli is unrolled, their constants in its instructions; it
+// ends after the last.
 template <typename Integer>
 __device__ __forceinline__ void store_residues(const Tiling& tiling, const TilePosition& position,
                                                const uint64_t* tile, const RowOfTile* rows,
@@ -117,10 +128,6 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
         },
         std::make_integer_sequence<int, Integer::kMaxModuli>());
 
-    if (coarse.data != nullptr) {
-      store_coarse(source, of_row, coarse, static_cast<uint32_t>(position.k) + 8 * octet);
-    }
-
     // Padding is zero to the byte: a residue of 0 may be p.
     if (const int elements = position.depth - 8 * octet; elements < 8) {
       const uint64_t kept = elements <= 0 ? 0 : ~uint64_t{0} >> (64 - 8 * elements);
@@ -131,6 +138,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
       }
     }
   }
+  if (coarse.data != nullptr) store_coarse(position, tiling, tile, rows, coarse, 8 * used);
 }
 
 // Shared memory: the tile, the statistics of its chunks (quantize only), its rows.
