@@ -250,16 +250,22 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             }
           }
         } else if constexpr (kKind == MmaOutput::kFlaggedSums) {
-          const int column = tile.n * S::kBlockN + 2 * (lane % 4);
+          // Neighbouring lanes swap pairs of columns for four in a row: 64 bytes a row and store.
+          const bool odd = lane % 2 != 0;
+          const int column = tile.n * S::kBlockN + 8 * (lane % 2) + 4 * (lane % 4 / 2);
           uint32_t* const sums = static_cast<uint32_t*>(args.output) + first_output;
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
 #pragma unroll
-            for (int i = 0; i < S::kBlockN / 8; ++i) {
+            for (int i = 0; i < S::kBlockN / 8; i += 2) {
+              const uint32_t* const x = acc + 4 * i + half * 2;
+              const uint32_t other[] = {__shfl_xor_sync(~0u, odd ? x[0] : x[4], 1),
+                                        __shfl_xor_sync(~0u, odd ? x[1] : x[5], 1)};
               if (row + half * 8 < args.m && column + i * 8 < args.np) {
                 const size_t at = static_cast<size_t>(half * 8) * args.np + column + i * 8;
-                *reinterpret_cast<uint2*>(sums + at) =
-                    make_uint2(acc[4 * i + half * 2], acc[4 * i + half * 2 + 1]);
+                *reinterpret_cast<uint4*>(sums + at) =
+                    odd ? make_uint4(other[0], other[1], x[4], x[5])
+                        : make_uint4(x[0], x[1], other[0], other[1]);
               }
             }
           }
