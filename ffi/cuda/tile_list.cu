@@ -1,6 +1,7 @@
 #include "device.h"
 #include "flagged_tiles.h"
 #include "mma_launch.h"
+#include "ptx/dependent_launch.cuh"
 #include "tile_scheduler.cuh"
 
 namespace ozaki {
@@ -14,6 +15,7 @@ __global__ void __launch_bounds__(kThreads)
     tile_list_kernel(const FlaggedTiles flagged, const TileGrid grid, uint32_t batch, int k,
                      TileList* list) {
   __shared__ uint32_t of_warp[2][kWarps];
+  ptx::launch_dependents();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all = batch * grid.tiles;
   uint32_t listed = 0;
