@@ -114,6 +114,7 @@ struct SharedTile {
   uint64_t occupancy[2][kTile];
   bool full;   // every row and every column has nonzeros in all parts of k
   float part;  // the length of these
+  float first_worst[kWarps];
 };
 
 // The rungs of four outputs of a row, and the bits of the largest ratio among them and `worst`.
@@ -138,8 +139,8 @@ __device__ __noinline__ uint2 decide_four(const SharedTile& tile, int row, int c
 }
 
 // The coarse planes decide every output. A warp takes a row at a time, while the sums of the next
-// kAhead ones are on their way. Most outputs have a smaller ratio than one before them, and need not
-// know it.
+// kAhead ones are on their way. Most outputs have a smaller ratio than one of the warps' first rows,
+// and need not know it.
 __global__ void __launch_bounds__(kThreads, 4)
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
@@ -183,8 +184,13 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int inside = min(max(tile.width - lane * kColumns, 0), kColumns);
   const uint32_t mask = inside == 0 ? 0 : kAllCoarse >> (8 * (kColumns - inside));
 
+  // Floats that are not negative are in the order of their bits.
+  const auto largest = [](uint32_t bits) { return __uint_as_float(__reduce_max_sync(~0u, bits)); };
+  shared.first_worst[warp] =
+      largest(decide_four(shared, warp, lane * kColumns, sums[0], args.tau_half, 0).y);
+  __syncthreads();
+  float worst = largest(__float_as_uint(shared.first_worst[lane % kWarps]));
   uint32_t seen = 0;  // in bytes: bit 0 of certified outputs, bit 1 of undecided ones
-  float worst = 0;    // of the warp
 #pragma unroll 1
   for (int round = warp; round < tile.height; round += kAhead * kWarps) {
 #pragma unroll
@@ -203,8 +209,7 @@ __global__ void __launch_bounds__(kThreads, 4)
             decide_four(shared, row, lane * kColumns, sums[i], args.tau_half, worst);
         word &= found.x;
         seen |= (word ^ mask) << 1;
-        // Floats that are not negative are in the order of their bits.
-        worst = __uint_as_float(__reduce_max_sync(~0u, found.y));
+        worst = largest(found.y);
       }
       seen |= word;
       if (row < height) *reinterpret_cast<uint32_t*>(args.rung + at) = word;
