@@ -31,11 +31,10 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
   }
 }
 
-// The columns of a thread whose outputs are wanted, bit by bit.
+// The columns of a thread whose outputs are wanted, bit by bit. set: of their tile.
 __device__ __forceinline__ uint32_t wanted_columns(const LadderCombine& args, uint32_t set,
                                                    int64_t at, int64_t column) {
   const int64_t n = args.product.b_layout.rows;
-  if ((set & args.flagged.wanted) == 0) return 0;
   uint32_t wanted = (1u << kColumns) - 1;
   if (column + kColumns > n) wanted >>= column + kColumns - n;
   if ((set & ~args.flagged.wanted) == 0) return wanted;
@@ -48,53 +47,75 @@ __device__ __forceinline__ uint32_t wanted_columns(const LadderCombine& args, ui
   return wanted;
 }
 
-// All of a CTA's blocks, from N moduli.
-template <int N>
-__device__ __forceinline__ void write_blocks(const LadderCombine& args, const Grid& grid,
-                                             int planes) {
-  using V = Residues<N>;
-  const Combine& product = args.product;
-  const int64_t m = product.a_layout.rows, n = product.b_layout.rows;
-  const uint32_t rows = static_cast<uint32_t>(product.a_layout.batch * m);
-  for (uint32_t block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
+// What a thread writes of a block: outputs of row `row`, counted through the batch, from `column` on,
+// in a tile of outputs of the rungs `set`; nothing if that is 0.
+struct Place {
+  uint32_t row, batch, column, set;
+
+  __device__ __forceinline__ Place(const LadderCombine& args, const Grid& grid, uint32_t block) {
+    const uint32_t m = static_cast<uint32_t>(args.product.a_layout.rows);
     const uint32_t row_block = block / grid.column_blocks;
     const uint32_t column_block = block - row_block * grid.column_blocks;
-    const uint32_t row =
-        row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
     const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-    const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
-    if (row >= rows || column >= n) continue;
-    const uint32_t batch = row / static_cast<uint32_t>(m);
-    const uint32_t i = row - batch * static_cast<uint32_t>(m);
-    const uint32_t wanted =
-        wanted_columns(args, args.flagged.set(batch, i / uint32_t{kTile}, column / kTile),
-                       int64_t{row} * grid.np + column, column);
-    if (wanted == 0) continue;
+    row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
+    column = ((column_block << grid.log2_lanes) + lane) * kColumns;
+    batch = row / m;
+    const bool inside = batch < args.product.a_layout.batch && column < args.product.b_layout.rows;
+    set = inside ? args.flagged.set(batch, (row - batch * m) / uint32_t{kTile},
+                                    column / uint32_t{kTile})
+                 : 0;
+  }
+};
 
-    typename V::Vector v[N];
-    const uint8_t* source = static_cast<const uint8_t*>(product.v) +
-                            ((int64_t{batch} * planes * m) + i) * grid.np + column;
+template <int N>
+__device__ __forceinline__ void write_outputs(const LadderCombine& args, const Grid& grid,
+                                              int planes, const Place& place) {
+  using V = Residues<N>;
+  const Combine& product = args.product;
+  const int64_t m = product.a_layout.rows, n = product.b_layout.rows, column = place.column;
+  const int64_t row = place.row, batch = place.batch, i = row - batch * m;
+  if ((place.set & args.flagged.wanted) == 0) return;
+  const uint32_t wanted = wanted_columns(args, place.set, row * grid.np + column, column);
+  if (wanted == 0) return;
+
+  typename V::Vector v[N];
+  const uint8_t* source =
+      static_cast<const uint8_t*>(product.v) + (batch * planes * m + i) * grid.np + column;
 #pragma unroll
-    for (int z = 0; z < N; ++z) {
-      v[z] = __ldcs(reinterpret_cast<const typename V::Vector*>(source));
-      source += m * grid.np;
-    }
-    const int32_t scale_a = product.scale_a[row];
-    int32_t scale_b[kColumns];
-    load_scales(product.scale_b + batch * n, column, n, scale_b);
-    unsigned long long* const target =
-        reinterpret_cast<unsigned long long*>(product.c) + row * n + column;
-    const bool vectors = wanted == (1u << kColumns) - 1 && n % 2 == 0;
-    const bool ordinary =
-        for_each_pair<V>(v, scale_a, scale_b, [&](int pair, const uint64_t (&c)[2]) {
-          if (vectors) {
-            __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
-          } else {
-            if (wanted >> pair & 1) __stcs(target + pair, c[0]);
-            if (wanted >> pair & 2) __stcs(target + pair + 1, c[1]);
-          }
-        });
-    if (!ordinary) write_rare_outputs<N>(product, grid.np, planes, batch, i, column, wanted);
+  for (int z = 0; z < N; ++z) {
+    v[z] = __ldcs(reinterpret_cast<const typename V::Vector*>(source));
+    source += m * grid.np;
+  }
+  const int32_t scale_a = product.scale_a[row];
+  int32_t scale_b[kColumns];
+  load_scales(product.scale_b + batch * n, column, n, scale_b);
+  unsigned long long* const target =
+      reinterpret_cast<unsigned long long*>(product.c) + row * n + column;
+  const bool vectors = wanted == (1u << kColumns) - 1 && n % 2 == 0;
+  const bool ordinary =
+      for_each_pair<V>(v, scale_a, scale_b, [&](int pair, const uint64_t (&c)[2]) {
+        if (vectors) {
+          __stcs(reinterpret_cast<ulonglong2*>(target + pair), make_ulonglong2(c[0], c[1]));
+        } else {
+          if (wanted >> pair & 1) __stcs(target + pair, c[0]);
+          if (wanted >> pair & 2) __stcs(target + pair + 1, c[1]);
+        }
+      });
+  if (!ordinary) write_rare_outputs<N>(product, grid.np, planes, batch, i, column, wanted);
+}
+
+// The blocks of a CTA, the first of which is at `place`.
+template <int N>
+__device__ __forceinline__ void write_blocks(const LadderCombine& args, const Grid& grid,
+                                             int planes, Place place) {
+  // Unknown from here on: what follows from them is computed in each body, not kept for all of
+  // them.
+  asm volatile("" : "+r"(place.row), "+r"(place.batch), "+r"(place.column), "+r"(place.set));
+  for (uint32_t block = blockIdx.x;;) {
+    write_outputs<N>(args, grid, planes, place);
+    block += gridDim.x;
+    if (block >= grid.blocks) return;
+    place = Place(args, grid, block);
   }
 }
 
@@ -102,10 +123,10 @@ __device__ __forceinline__ void write_blocks(const LadderCombine& args, const Gr
 // first.
 template <int kMost, int... kOffsets>
 __device__ __forceinline__ void write_counted(int count, const LadderCombine& args,
-                                              const Grid& grid, int planes,
+                                              const Grid& grid, int planes, const Place& place,
                                               std::integer_sequence<int, kOffsets...>) {
   (void)((count == kMost - kOffsets &&
-          (write_blocks<kMost - kOffsets>(args, grid, planes), true)) ||
+          (write_blocks<kMost - kOffsets>(args, grid, planes, place), true)) ||
          ...);
 }
 
@@ -113,7 +134,8 @@ template <int kMost>
 __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 6 : 5)
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;
-  write_counted<kMost>(*args.count, args, grid, planes,
+  const Place first(args, grid, blockIdx.x);  // its set and the count come at the same time
+  write_counted<kMost>(*args.count, args, grid, planes, first,
                        std::make_integer_sequence<int, kMost - kMinModuli + 1>());
 }
 
