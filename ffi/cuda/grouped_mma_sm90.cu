@@ -123,6 +123,10 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
   const auto end_stage = [&](const auto& tile) {
     return (k_end(args, tile) + S::kBlockK - 1) / S::kBlockK;
   };
+  // The stage in which a list's next tile has arrived.
+  const auto second_stage = [&](const auto& tile) {
+    return is_flagged(kKind) ? min(first_stage(tile) + 1, end_stage(tile) - 1) : 0;
+  };
   const int n_permuted = permuted_columns<kKind>(args.n);
   RingPosition<S::kStages> ring;
 
@@ -134,11 +138,13 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
       constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
       auto scheduler = make_scheduler();
       const RhsMaps& rhs_maps = lhs_is_rhs<kKind>(args) ? maps.lhs_as_rhs : maps.rhs;
-      for (; !scheduler.done(); scheduler.next()) {
-        const auto tile = scheduler.tile();
+      auto next = scheduler.tile();
+      while (!scheduler.done()) {
+        const auto tile = next;
         const int k_first = first_stage(tile), k_tiles = end_stage(tile);
         const TileModuli moduli = tile_moduli<kKind>(tile.problem, args.moduli);
         for (int operand = moduli.operand; operand < moduli.operand + moduli.count; ++operand) {
+#pragma unroll 1
           for (int k = k_first; k < k_tiles; ++k, ring.advance()) {
             ptx::mbarrier_wait(empty(ring.stage), ring.parity ^ 1);
             ptx::mbarrier_arrive_expect_bytes(full(ring.stage), S::kStageBytes);
@@ -158,6 +164,9 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
                                               k * S::kBlockK, row, operand);
               }
             }
+            // The next tile is known before this one's copies end, as in the consumers.
+            if (k == k_first && operand == moduli.operand) scheduler.next();
+            if (k == second_stage(tile) && operand == moduli.operand) next = scheduler.tile();
           }
         }
       }
@@ -213,9 +222,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
             // The next tile's divisions hide behind the matrix unit, and so does what they wait
             // for.
             if (k == k_first && part == 0) scheduler.next();
-            if (k == (is_flagged(kKind) ? min(k_first + 1, k_tiles - 1) : 0) && part == 0) {
-              next = scheduler.tile();
-            }
+            if (k == second_stage(tile) && part == 0) next = scheduler.tile();
             ring.advance();
           }
           ptx::wgmma_wait<0>();
