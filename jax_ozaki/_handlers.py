@@ -107,7 +107,7 @@ class CudaHandlers(Handlers):
     def combine(self, v: Array, lhs_scale: Array, rhs_scale: Array, lhs: Operand, rhs: Operand, moduli: int) -> Array:
         # XLA runs the four calls of a product one by one, for which the host takes longer than the GPU takes for a small
         # product. From five commands on it records them as a CUDA graph. The fifth changes no scale.
-        if v.shape[1] * lhs.batch * lhs.rows * rhs.rows * lhs.k <= _SHORT_PRODUCT:
+        if lhs.field.parts * moduli * lhs.batch * lhs.rows * rhs.rows * lhs.k <= _SHORT_PRODUCT:
             rhs_scale = lax.min(rhs_scale, np.int32(_ABOVE_SCALES))
         return super().combine(v, lhs_scale, rhs_scale, lhs, rhs, moduli)
 

@@ -1,6 +1,7 @@
 """The FFI handlers and the pure JAX reference agree with each other and with the oracle, stage by stage."""
 
 import math
+import re
 from functools import partial
 
 import jax
@@ -168,6 +169,20 @@ def test_a_platform_without_handlers_gets_the_reference():
     tpu = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "jax_ozaki." not in tpu
     assert "stablehlo.clz" in tpu or "count_leading_zeros" in tpu
+
+
+@pytest.mark.parametrize("partial_crt", [False, True])
+@pytest.mark.parametrize(("dtype", "largest"), [(float, 1348), (complex, 1070)])
+def test_short_products_have_a_fifth_command(monkeypatch, partial_crt, dtype, largest):
+    """XLA records them as CUDA graphs: those of up to 2^35 INT8 multiplications, whatever the epilogue writes."""
+    import jax_ozaki as jo
+
+    monkeypatch.setattr(_stages.by_platform()["cuda"], "_partial_crt", partial_crt)
+    for n, commands in ((7, 5), (largest, 5), (largest + 1, 4)):
+        a, b = (jax.ShapeDtypeStruct((n, n), dtype) for _ in range(2))
+        product = jax.jit(lambda a, b: jo.dot(a, b, contract=jo.Contract.moduli(14)))
+        text = product.trace(a, b).lower(lowering_platforms=("cuda",)).as_text()
+        assert len(re.findall(r"custom_call @jax_ozaki|stablehlo.minimum", text)) == commands
 
 
 def test_constants_of_the_reconstruction():
