@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from compiling import compile_all
 from jax import Array
 from records import machine, save
 
@@ -109,17 +109,17 @@ def contracts(n: int) -> list[Contract]:
 
 
 def compiled(sizes: list[int]) -> Programs:
-    """The programs of each size, whatever the data: native ones one by one, the others in parallel (see compiling.py)."""
+    """The programs of each size, whatever the data."""
 
-    def compile(key: tuple[int, str], function: Callable[..., Any]) -> Any:
-        operand = jax.ShapeDtypeStruct((key[0], key[0]), jnp.float64)
-        return jax.jit(function).lower(operand, operand).compile()
+    def variant(n: int, function: Callable[..., Any]) -> Variant:
+        operand = jax.ShapeDtypeStruct((n, n), jnp.float64)
+        return Variant(partial(jax.jit(function), operand, operand))
 
-    native: Programs = {(n, "jnp.dot"): compile((n, "jnp.dot"), jnp.dot) for n in sizes}
-    others: Programs = {(n, "report"): reported for n in sizes}
-    others |= {(n, str(x)): partial(jo.dot, contract=x) for n in sizes for x in contracts(n)}
-    with ThreadPoolExecutor() as pool:
-        return native | dict(zip(others, pool.map(compile, others, others.values()), strict=True))
+    native = {(n, "jnp.dot"): variant(n, jnp.dot) for n in sizes}
+    others = {(n, "report"): variant(n, reported) for n in sizes}
+    others |= {(n, str(x)): variant(n, partial(jo.dot, contract=x)) for n in sizes for x in contracts(n)}
+    compile_all(native.values(), others.values())
+    return {key: of_shapes.call.func for key, of_shapes in (native | others).items()}
 
 
 def measure(name: str, operands: Pair, programs: Programs, options: argparse.Namespace) -> Any:

@@ -3,7 +3,8 @@
     python benchmarks/crossover.py [--write]
 
 Reads benchmarks/results/h200/speed.json. It is the smallest n from which on every measured size has both
-`mantissa(53)` and `normwise(2)` at the native speed or above. ``--write`` puts it into jax_ozaki/data/crossover.json, under the name of the device that was measured.
+`mantissa(53)` and `normwise(2)` at the native speed or above. ``--write`` puts it into jax_ozaki/data/crossover.json,
+under the name of the device that was measured.
 """
 
 from __future__ import annotations
