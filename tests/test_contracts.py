@@ -279,6 +279,12 @@ def test_plan_states_the_memory_that_is_used(contract):
     assert compiled.memory_analysis().temp_size_in_bytes <= planned + small
 
 
+def test_plan_prints_its_memory():
+    small, large = (jo.plan(n, n, n, contract=Contract.moduli(15)) for n in (64, 1024))
+    assert f"{small.workspace_bytes / 2**10:.1f} KiB of residues" in str(small)
+    assert f"{large.workspace_bytes / 2**20:.1f} MiB of residues" in str(large)
+
+
 def test_plan_errors():
     for sizes in ((-1, 2, 3), (1, -2, 3), (1, 2, -3)):
         with pytest.raises(ValueError, match=r"-[123]: an integer of at least 0"):
