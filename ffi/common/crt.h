@@ -1,6 +1,8 @@
 // From residues back to the exact integer X, and one rounding to float64: numerics.md, section 6.
 #pragma once
 
+#include <cmath>
+
 #include "common/float64.h"
 #include "common/float64_units.h"
 #include "common/tables.h"
@@ -154,31 +156,28 @@ OZAKI_HD bool round_to_normal(Limbs<L> x, int scale, uint64_t& bits) {
   return field >= 1 && field < 2047;
 }
 
-#if OZAKI_FULL_RATE_FLOAT64
 // The three upper limbs of X, in units of the third, rounded to float64 half to even: each of two
 // terms has its digits below a leading one, which is taken off again. The last digit of the second
 // term says whether X goes on; that leaves results of at least kExact right.
 template <int L>
-__device__ __forceinline__ double round_upper_limbs(const Limbs<L>& x, uint32_t sign) {
+OZAKI_HD double round_upper_limbs(const Limbs<L>& x, uint32_t sign) {
   const uint32_t top = x.at[L - 1], middle = x.at[L - 2], low = x.at[L - 3];
   uint32_t rest = 0;
   OZAKI_UNROLL
   for (int l = 0; l < L - 3; ++l) rest |= x.at[l];
   constexpr uint32_t k2To96 = (1023 + 96) << 20, k2To44 = (1023 + 44) << 20;  // upper words
-  const double upper = __hiloint2double(k2To96 + (top >> 12), shift_left(top, middle, 20)) -
-                       __hiloint2double(k2To96 + (sign & 1u << 20), 0);  // 2^97 where X is negative
-  const double lower = __hiloint2double(k2To44 | (shift_left(middle, low, 8) & 0xfffff),
-                                        low << 8 | (rest != 0 ? 1 : 0)) -
-                       __hiloint2double(k2To44, 0);
+  const double upper = of_words(k2To96 + (top >> 12), shift_left(top, middle, 20)) -
+                       of_words(k2To96 + (sign & 1u << 20), 0);  // 2^97 where X is negative
+  const double lower =
+      of_words(k2To44 | (shift_left(middle, low, 8) & 0xfffff), low << 8 | (rest != 0 ? 1 : 0)) -
+      of_words(k2To44, 0);
   return upper + lower;
 }
-#endif
 
-// round_to_normal of several numbers; whether all results are right.
+// round_to_normal of several numbers, by a few float64 instructions; whether all results are right.
 template <int L, int kCount>
-OZAKI_HD bool round_to_normal(const Limbs<L> (&x)[kCount], const int (&scale)[kCount],
-                              uint64_t (&bits)[kCount]) {
-#if OZAKI_FULL_RATE_FLOAT64
+OZAKI_HD bool round_by_float64_units(const Limbs<L> (&x)[kCount], const int (&scale)[kCount],
+                                     uint64_t (&bits)[kCount]) {
   constexpr double kExact = 1ull << 54;
   double rounded[kCount];
   int exponent[kCount];
@@ -208,13 +207,21 @@ OZAKI_HD bool round_to_normal(const Limbs<L> (&x)[kCount], const int (&scale)[kC
   bool normal = true;
   OZAKI_UNROLL
   for (int e = 0; e < kCount; ++e) {
-    const uint32_t upper = __double2hiint(rounded[e]);
+    const uint32_t upper = upper_word(rounded[e]);
     const int field = static_cast<int>(upper >> 20 & 0x7ff) + exponent[e];
     normal &= static_cast<uint32_t>(field - 1) < 2046 || upper == 0;
-    bits[e] = uint64_t{upper + (static_cast<uint32_t>(exponent[e]) << 20)} << 32 |
-              static_cast<uint32_t>(__double2loint(rounded[e]));
+    bits[e] =
+        uint64_t{upper + (static_cast<uint32_t>(exponent[e]) << 20)} << 32 | lower_word(rounded[e]);
   }
   return normal;
+}
+
+// The same by the units that the device has many of.
+template <int L, int kCount>
+OZAKI_HD bool round_to_normal(const Limbs<L> (&x)[kCount], const int (&scale)[kCount],
+                              uint64_t (&bits)[kCount]) {
+#if OZAKI_FULL_RATE_FLOAT64
+  return round_by_float64_units(x, scale, bits);
 #else
   bool normal = true;
   OZAKI_UNROLL

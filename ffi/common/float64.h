@@ -49,4 +49,31 @@ OZAKI_HD uint64_t load_bits(const double* x) {
   return bits;
 }
 
+// The words of a float64: a device has it in two registers, which its compiler loses sight of
+// where they go through 64 bits.
+OZAKI_HD double of_words(uint32_t upper, uint32_t lower) {
+#if defined(__CUDA_ARCH__)
+  return __hiloint2double(static_cast<int>(upper), static_cast<int>(lower));
+#else
+  const uint64_t bits = uint64_t{upper} << 32 | lower;
+  double x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+#endif
+}
+OZAKI_HD uint32_t upper_word(double x) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__double2hiint(x));
+#else
+  return static_cast<uint32_t>(to_bits(x) >> 32);
+#endif
+}
+OZAKI_HD uint32_t lower_word(double x) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__double2loint(x));
+#else
+  return static_cast<uint32_t>(to_bits(x));
+#endif
+}
+
 }  // namespace ozaki

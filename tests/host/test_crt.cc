@@ -166,10 +166,88 @@ static void test_round() {
   }
 }
 
+// X + delta
+template <int L>
+static Limbs<L> near(Limbs<L> x, int delta) {
+  int64_t carry = delta;
+  for (int l = 0; l < L; ++l) {
+    carry += x.at[l];
+    x.at[l] = static_cast<uint32_t>(carry);
+    carry >>= 32;
+  }
+  return x;
+}
+
+// By float64 units the same bits, of all lengths: sums of up to three powers of two and what lies
+// around them, where ties are.
+template <int L>
+static void test_float64_units() {
+  const Limbs<L> zero = {};
+  const auto check = [&](const Limbs<L>& first, const Limbs<L>& second, int scale) {
+    const Limbs<L> x[] = {first, second};
+    const int scales[] = {scale, scale};
+    uint64_t found[2], expected[2];
+    const bool all = round_by_float64_units(x, scales, found);
+    bool all_expected = true;
+    for (int e = 0; e < 2; ++e) {
+      expected[e] = round_to_float64(x[e], scale);
+      const bool is_normal = is_finite(expected[e]) &&
+                             magnitude_bits(expected[e]) > uint64_t{1} << 52;  // 2^-1022: of less
+      all_expected &= is_normal || memcmp(&x[e], &zero, sizeof zero) == 0;
+    }
+    CHECK(all || !all_expected, "L %d scale %d: normal numbers are left", L, scale);
+    for (int e = 0; e < 2 && all; ++e) {
+      CHECK(found[e] == expected[e], "L %d scale %d top %08x: %016" PRIx64 " expected %016" PRIx64,
+            L, scale, x[e].at[L - 1], found[e], expected[e]);
+    }
+  };
+  for (int i = 0; i < 32 * L - 1; ++i) {
+    const int scales[] = {0, 1000, -900, i + 1022, i + 1023, i - 1023, i - 1024};
+    for (int j = -1; j < i; ++j) {
+      for (const int h : {-1, 0, j / 2, j - 53, j - 1, i - 53, i - 54, i - 55, i - 64, i - 65}) {
+        Big big;
+        for (const int bit : {i, j, h}) {
+          if (bit >= 0) big.limb[bit / 32] |= 1u << bit % 32;
+        }
+        for (const bool negative : {false, true}) {
+          big.negative = negative;
+          const Limbs<L> x = twos_complement<L>(big);
+          const int scale = scales[rng() % 7];
+          for (const int delta : {-2, -1, 0, 1, 2}) {
+            if (i < 3 && delta != 0) continue;
+            check(near(x, delta), rng() % 2 != 0 ? x : zero, scale);
+          }
+        }
+      }
+    }
+  }
+  Big limit;
+  for (int l = 0; l < L; ++l) limit.limb[l] = l == L - 1 ? 0x7fffffff : 0xffffffff;
+  for (int sample = 0; sample < 100000; ++sample) {
+    Limbs<L> x[2];
+    for (Limbs<L>& of : x) {
+      Big big = random_big(limit);
+      // A run of equal digits: ties, and carries through all of them.
+      const int first = static_cast<int>(rng() % (32 * L - 1)),
+                length = static_cast<int>(rng() % 70);
+      for (int b = first; b < std::min(first + length, 32 * L - 1); ++b) {
+        big.limb[b / 32] &= ~(1u << b % 32);
+        big.limb[b / 32] |= static_cast<uint32_t>(sample % 2) << b % 32;
+      }
+      big.negative = rng() % 2 != 0 && big.length() > 0;
+      of = twos_complement<L>(big);
+    }
+    check(x[0], x[1], static_cast<int>(rng() % 2200) - 1000);
+  }
+}
+
 int main() {
   test_reconstruct<kMinModuli>();
   test_round<3>();
   test_round<4>();
   test_round<5>();
+  test_float64_units<3>();
+  test_float64_units<4>();
+  test_float64_units<5>();
   return result("crt");
 }
