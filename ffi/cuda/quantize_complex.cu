@@ -104,9 +104,7 @@ Status launch_residues(const double* parts, const Layout& layout, int moduli, co
                           ? complex_residues_kernel<Narrow, kMaxNarrowComplexModuli>
                           : complex_residues_kernel<Wide, kMaxComplexModuli>;
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
-  // Always the same limit: another thread may be between here and its launch.
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
+  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
   return launch("complex_residues_kernel", kernel, {tiling.tiles, kTileThreads, bytes, 1, early},
                 stream, tiling, scale, array);
 }
