@@ -1,4 +1,3 @@
-#include <type_traits>
 #include <utility>
 
 #include "combine_complex.h"
@@ -6,6 +5,7 @@
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
+#include "for_each_index.cuh"
 #include "special_outputs.cuh"
 
 namespace ozaki {
@@ -22,13 +22,6 @@ struct Grid {
   uint32_t column_blocks;
 };
 
-// step(0), step(1), ... with constants.
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_modulus(Step step,
-                                                 std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()), ...);
-}
-
 // The partial sums of both parts of the output whose v+ and v- are byte e of the words.
 template <int N>
 __device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const uint32_t (&minus)[N],
@@ -36,7 +29,7 @@ __device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const ui
                                              uint32_t (&im)[Crt<N>::kGroups]) {
 #pragma unroll
   for (int g = 0; g < Crt<N>::kGroups; ++g) re[g] = im[g] = 0;
-  for_each_modulus(
+  for_each_index(
       [&](auto index) {
         constexpr int z = decltype(index)::value;
         constexpr Modulus modulus = kComplexModuli[z];
@@ -47,6 +40,7 @@ __device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const ui
         re[z / 3] = dot2(multiplier << 16 | multiplier, pair, false, re[z / 3]);
         im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
         im[z / 3] -= modulus.upper_bytes * multiplier;
+        return true;
       },
       std::make_integer_sequence<int, N>());
 }

@@ -2,6 +2,7 @@
 
 #include "common/planes.h"
 #include "common/scale.h"
+#include "for_each_index.cuh"
 #include "launch.h"
 #include "needed_range.cuh"
 #include "ptx/cluster.cuh"
@@ -114,7 +115,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
       x[e + 1] = Integer(pair.y, of_row.scale);
     }
     uint8_t* target = of_row.residues + 8 * octet;
-    for_each_modulus(
+    for_each_index(
         [&](auto index) {
           constexpr int kIndex = decltype(index)::value;
           constexpr Modulus m = kModuli[kIndex];

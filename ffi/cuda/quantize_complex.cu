@@ -1,5 +1,6 @@
 #include "common/complex.h"
 #include "common/scale.h"
+#include "for_each_index.cuh"
 #include "launch.h"
 #include "operand_tile.cuh"
 #include "ptx/dependent_launch.cuh"
@@ -50,7 +51,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
     const int elements = clamp(position.depth / 2 - kElements * octet, 0, kElements);
     const uint32_t kept = elements == 0 ? 0 : ~0u >> (32 - 8 * elements);
     uint8_t* target = of_row.residues + kElements * octet;
-    for_each_modulus(
+    for_each_index(
         [&](auto index) {
           constexpr int kIndex = decltype(index)::value;
           constexpr Modulus m = kComplexModuli[kIndex];

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
-#include <utility>
 
 #include "common/quantize.h"
 #include "common/tables.h"
@@ -47,12 +45,5 @@ struct Wide {
     return mod_p_float(dot4(words[0], m.wide_weights[0], sum), m);
   }
 };
-
-// step(0), step(1), ... with constants, until one returns false.
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_modulus(Step step,
-                                                 std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()) && ...);
-}
 
 }  // namespace ozaki

@@ -1,10 +1,10 @@
-#include <type_traits>
 #include <utility>
 
 #include "combine_outputs.cuh"
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
+#include "for_each_index.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
 #include "special_outputs.cuh"
@@ -170,11 +170,6 @@ __device__ __noinline__ uint64_t rare_output(const Combine& args, int64_t batch,
   return Field::special(args, batch, i, j, part);
 }
 
-template <typename Step, int... kIndices>
-__device__ __forceinline__ void for_each_group(Step step, std::integer_sequence<int, kIndices...>) {
-  (step(std::integral_constant<int, kIndices>()), ...);
-}
-
 // What a warp keeps of a group of moduli: the residues of the products, then the sums y_g they
 // become.
 template <typename Field>
@@ -220,7 +215,7 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
   }
 
   // A lane turns its columns of a group into partial sums of the four quarters.
-  for_each_group(
+  for_each_index(
       [&](auto index) {
         constexpr int g = decltype(index)::value;
         ptx::cp_async_wait<kGroups - 1 - g>();
@@ -232,6 +227,7 @@ __device__ __forceinline__ void write_outputs(const Combine& args, const Grid& g
         for (int q = 0; q < kQuarters; ++q) {
           group[g].y[q][lane] = make_uint4(y[q][0], y[q][1], y[q][2], y[q][3]);
         }
+        return true;
       },
       std::make_integer_sequence<int, kGroups>());
 

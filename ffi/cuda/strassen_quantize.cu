@@ -2,6 +2,7 @@
 
 #include "common/complex.h"
 #include "common/scale.h"
+#include "for_each_index.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
 #include "ptx/mbarrier.cuh"
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
       }
     }
     uint8_t* target = batch + row * args.depth + k;
-    for_each_modulus(
+    for_each_index(
         [&](auto index) {
           constexpr int kIndex = decltype(index)::value;
           constexpr Modulus m = Element::modulus(kIndex);
