@@ -271,12 +271,12 @@ inline void check_tiles(Checks& checks, const U32& tiles, int64_t batch, int64_t
   checks.shape("tiles", tiles.dimensions(), {batch, tiles_of(m), tiles_of(n)});
 }
 
-// The tiles of one side: the other side's rows are unknown here.
 // A set of rungs: the lowest byte of a tile's word.
 inline void check_rungs(Checks& checks, int64_t rungs) {
   checks.require(0 < rungs && rungs < 256, "rungs is ", rungs);
 }
 
+// The tiles of one side: the other side's rows are unknown here.
 inline void check_side(Checks& checks, int64_t side, const U32& tiles, const Layout& layout) {
   checks.require(side == 0 || side == 1, "side is ", side, ", allowed are 0 (lhs) and 1 (rhs)");
   checks.rank("tiles", tiles.dimensions(), 3);

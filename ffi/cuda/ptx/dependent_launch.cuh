@@ -11,7 +11,9 @@ __device__ __forceinline__ void launch_dependents() {
 #endif
 }
 
-// Waits until the kernel before this one has ended and its writes can be read.
+// Waits until the kernel before this one has ended and its writes can be read. All CTAs of a kernel
+// that begins early wait, if only at their end: when it has ended so have all before it, which is
+// what the next one relies on.
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
