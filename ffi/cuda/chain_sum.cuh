@@ -47,6 +47,8 @@ class WantedOutputs {
       for (int j = 0; j < kVector; ++j) {
         at_[i] |= (wanted >> (words[j / 4] >> (j % 4 * 8) & 31) & 1) << j;
       }
+      // Whatever a program has put past column n of np.
+      at_[i] &= (1u << min(columns - column, int64_t{kVector})) - 1;
     }
   }
 
