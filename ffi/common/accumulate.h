@@ -4,13 +4,6 @@
 
 #include "common/crt.h"
 
-// A long loop of little that device code is not to unroll: its registers are the sums'.
-#if defined(__CUDA_ARCH__)
-#define OZAKI_LOOP _Pragma("unroll 1")
-#else
-#define OZAKI_LOOP
-#endif
-
 namespace ozaki {
 
 // A finite nonzero value as +-fraction 2^(exponent - 53), 2^52 <= fraction < 2^53.

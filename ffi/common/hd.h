@@ -18,6 +18,13 @@
 #define OZAKI_UNROLL _Pragma("GCC unroll 32")
 #endif
 
+// A long loop of little that device code is not to unroll: its registers are for others.
+#if defined(__CUDA_ARCH__)
+#define OZAKI_LOOP _Pragma("unroll 1")
+#else
+#define OZAKI_LOOP
+#endif
+
 namespace ozaki {
 
 // Leading zeros of x != 0.
