@@ -1,6 +1,9 @@
 """float64 matrix products for JAX on INT8 matrix units, under a stated precision contract."""
 
+import os as _os
 from importlib.metadata import version as _version
+
+from jax.extend.source_info_util import register_exclusion as _register_exclusion
 
 from . import _ffi as _ffi  # loads the compiled handlers, or says why it cannot
 from . import checkpoint_policies, linalg
@@ -44,3 +47,6 @@ __all__ = [
 ]
 
 __version__ = _version("jax-ozaki")
+
+# The source line of a product is one of the program. The separator keeps packages whose names begin alike.
+_register_exclusion(_os.path.dirname(__file__) + _os.sep)

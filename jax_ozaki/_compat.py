@@ -23,7 +23,7 @@ from jax._src.effects import no_effects
 from jax._src.interpreters.batching import get_sharding_for_vmap as mapped_sharding
 from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, lower_per_platform
 from jax._src.interpreters.mlir import lower_with_sharding_in_types as annotate_sharding
-from jax._src.interpreters.partial_eval import trace_to_jaxpr_dynamic
+from jax._src.interpreters.partial_eval import TracebackScope, trace_to_jaxpr_dynamic
 from jax._src.lax.control_flow.solves import linear_solve_p as custom_linear_solve_p
 from jax._src.lax.lax import _convert_element_type as convert_element_type
 from jax._src.lax.linalg import symmetric_product_p
@@ -53,6 +53,7 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "Primitive",
+    "TracebackScope",
     "Var",
     "ad",
     "add_call_constants",
@@ -110,7 +111,7 @@ def wrapped(fn: Callable[..., Any], like: Any) -> Any:
 
 
 def user_frame(equation: JaxprEqn) -> str:
-    """Where the program asked for ``equation``: file:line (function)."""
+    """Where the program asked for ``equation``: file:line (function); empty where no line is the program's own."""
     return source_info_util.summarize(equation.source_info)
 
 
@@ -250,10 +251,10 @@ _FLOATS = {"f32": "float32", "f64": "float64", "complex<f32>": "complex64", "com
 
 
 def _place(location: str) -> str:
-    """file:line (scope) of an MLIR location."""
+    """file:line (scope) of an MLIR location; empty where it has no line."""
     scope = re.search(r'loc\("([^"]*)"', location)
     line = re.search(r'"([^"]+)":(\d+)', location)
-    return f"{line[1]}:{line[2]} ({scope[1]})" if scope and line else location
+    return f"{line[1]}:{line[2]} ({scope[1]})" if scope and line else ""
 
 
 def transpose_source(value: Any) -> tuple[Any, tuple[int, ...]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,16 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from . import _dimensions, _switch
-from ._compat import custom_linear_solve_p, dot_general_p, module_products, scan_p, trace, user_frame, while_p
+from ._compat import (
+    TracebackScope,
+    custom_linear_solve_p,
+    dot_general_p,
+    module_products,
+    scan_p,
+    trace,
+    user_frame,
+    while_p,
+)
 from ._jaxpr import inline, inner_jaxprs, opened
 from ._prepared_product import ozaki_prepared_dot_general_p
 from ._primitive import ozaki_dot_general_p
@@ -77,7 +87,8 @@ def explain_program(
 ) -> Explanation:
     """What ``settings`` make of ``fn(*args, **kwargs)``; whether they reach what is created at lowering."""
     closed, arrays, _ = staged(fn, *args, **kwargs)
-    found = list(products(closed, settings, site=getattr(fn, "__name__", type(fn).__name__)))
+    site = _name(fn)
+    found = list(products(closed, settings, site=site))
     remaining = [] if reaches_lowering else _created_at_lowering(_WithoutProducts(settings).rewrite(closed), arrays)
     left = [product[:4] for product in remaining]
     for *product, where in _created_at_lowering(_Unwatched(settings).rewrite(closed), arrays):
@@ -86,8 +97,15 @@ def explain_program(
         if tuple(product) in left:
             left.remove(tuple(product))
             because = because or "its primitive creates it at lowering, where jax_ozaki.enable reaches it"
-        found.append(_product(lhs, rhs, result, numbers, 1, False, where, because))
+        found.append(_product(lhs, rhs, result, numbers, 1, False, where or site, because))
     return Explanation(tuple(found))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    """The name of a function; of the innermost where it is wrapped, or some of its arguments are given."""
+    while inner := fn.func if isinstance(fn, partial) else getattr(fn, "__wrapped__", None):
+        fn = inner
+    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def _created_at_lowering(jaxpr: Any, arrays: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -96,7 +114,7 @@ def _created_at_lowering(jaxpr: Any, arrays: Sequence[Any]) -> list[tuple[Any, .
     def program(*arrays: Any) -> list[Any]:
         return jaxpr_as_fun(jaxpr)(*arrays)
 
-    with _switch.context(None):
+    with _switch.context(None), TracebackScope():  # the line that asks for an explanation is none of the program's
         return module_products(jax.jit(program).lower(*arrays).compiler_ir())
 
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.source_info_util import register_exclusion
 from jax.typing import ArrayLike
 
 from . import _plan
@@ -26,8 +25,6 @@ from ._evaluate import Rewriter
 from ._prepare import Prepared
 from ._report import Report, report
 from ._rewrite import emulates
-
-register_exclusion(__file__)  # a product's source line is that of the call
 
 
 def _product(

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend.core import jaxpr_as_fun, primitives
-from jax.extend.source_info_util import register_exclusion
 
 from . import _dimensions, _field, _loops
 from ._compat import (
@@ -47,8 +46,6 @@ from ._settings import Settings
 from ._switch import Switch
 from ._watched import can_be_watched, is_foreign, watch
 from .checkpoint_policies import seeing_products
-
-register_exclusion(__file__)  # a product's source line is that of the program
 
 _WATCHED = frozenset(
     getattr(primitives, name)

@@ -1,6 +1,7 @@
 """explain: one line a product, and what stays native."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +61,17 @@ def test_explicit_products_are_emulated():
 
 
 def test_a_function_without_lines_of_its_own_has_its_name():
-    assert jo.emulate(jnp.dot, min_size=0).explain(A, B).products[0].where == "dot"
+    product = jo.emulate(partial(jnp.dot, precision="highest"), min_size=0)
+    for fn in (jnp.dot, product, partial(product, A), jax.jit(product)):
+        explanation = jo.emulate(fn, min_size=0).explain(*[A, B][isinstance(fn, partial) :])
+        assert [x.where for x in explanation.products] == ["dot"]
+
+
+@pytest.mark.parametrize("jit", [lambda fn: fn, jax.jit])
+def test_a_product_created_at_lowering_has_the_name_of_a_function_without_lines_of_its_own(jit):
+    fn = jit(partial(lax.linalg.symmetric_product, alpha=2.0))
+    for explain in (jo.emulate(fn, min_size=0).explain, partial(jo.enable(min_size=0).explain, fn)):
+        assert [x.where for x in explain(A, jnp.zeros((6, 6))).products] == ["symmetric_product"]
 
 
 def test_shapes_are_enough():
