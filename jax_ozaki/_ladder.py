@@ -229,10 +229,10 @@ _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 
 
 def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int, *wide: Array) -> list[Array]:
-    """The fewest moduli of the first rung that hold every X of a batch element: int32[batch]; few-bit operands need few.
-    Of exact() every X of rows and columns that are not rounded.
+    """The fewest moduli that hold every X of a batch element; few-bit operands need few.
 
-    The same of the third rung, where its scales are given, of rows and of columns.
+    One int32[batch] for the first rung, of exact() for the X of rows and columns that are not rounded; a second one for
+    the third rung, where its scales ``wide``, those of rows and of columns, are given.
     """
     moduli = [contract.modulus_count(k)]
     norms = [_first_log_norm(rows, contract, k) for rows in (a, b)]
