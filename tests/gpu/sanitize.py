@@ -41,17 +41,21 @@ def run(name, tool, directory):
     command = [sys.executable, "-P", str(HERE / "small_products.py"), name.partition(",")[0]]
     if tool:
         command = ["compute-sanitizer", "--tool", tool, "--kernel-name", "kns=ozaki", "--error-exitcode", "1", *command]
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS
-    )
-    (directory / f"{name}, {tool or 'alone'}.txt").write_text(done.stdout)
-    clean = done.returncode == 0 and (not tool or CLEAN[tool] in done.stdout)
-    same = done.stdout.count("the CPU's bits")
-    print(
-        f"{name}: {tool or 'alone'}: {'clean' if clean else 'FAILED'}, {same} products have the CPU's bits", flush=True
-    )
+    log = directory / f"{name}, {tool or 'alone'}.txt"
+    verdict = "FAILED"
+    with log.open("w") as output:
+        try:
+            done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=SECONDS)
+            if done.returncode == 0 and (not tool or CLEAN[tool] in log.read_text()):
+                verdict = "clean"
+        except subprocess.TimeoutExpired:
+            verdict = f"FAILED, stopped after {SECONDS} s"
+    printed = log.read_text()
+    clean = verdict == "clean"
+    same = printed.count("the CPU's bits")
+    print(f"{name}: {tool or 'alone'}: {verdict}, {same} products have the CPU's bits", flush=True)
     if not clean:
-        print(done.stdout[-4000:])
+        print(printed[-4000:], flush=True)
     return clean
 
 
