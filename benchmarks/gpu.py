@@ -42,7 +42,7 @@ STAGE_SIZE = 4096  # from which on stages are timed
 STAGE_CALLS = 10  # in one program
 COPY_ELEMENTS = 2**27
 SAMPLES = 8  # rows, and columns, of outputs compared with exact arithmetic
-KERNEL_VARIABLES = ("JAX_OZAKI_CUDA_MMA", "JAX_OZAKI_CUDA_EPILOGUE", "JAX_OZAKI_CUDA_STRASSEN")
+KERNEL_VARIABLES = tuple(f"JAX_OZAKI_CUDA_{x}" for x in ("MMA", "EPILOGUE", "STRASSEN", "SYMMETRY"))
 
 Product = Callable[[Array, Array], Array]
 
