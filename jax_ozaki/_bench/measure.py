@@ -17,7 +17,7 @@ from .methods import Method, make
 from .operands import Shape
 from .outcome import Outcome
 from .pace import Pace
-from .references import References
+from .reference_thread import ReferenceThread
 from .timing import Watch
 
 Progress = Callable[[int, str], None]
@@ -36,7 +36,7 @@ def measure(
     Times are those of the first phi; a method whose time depends on the operands is timed with each.
     """
     deadline, outcome = Deadline(effort), Outcome()
-    with References(shapes, phis) as references:
+    with ReferenceThread(shapes, phis) as references:
         compiled: dict[Shape, list[Method]] = {}
         for shape in shapes:
             if compiled and deadline.passed():

@@ -10,14 +10,14 @@ from .operands import Shape, operands
 from .reference import Reference
 
 
-class References:
+class ReferenceThread:
     """References made in a thread of their own on the CPU, while methods compile and their products run."""
 
     def __init__(self, shapes: list[Shape], phis: list[float]) -> None:
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._found = {(shape, phi): self._worker.submit(_reference, shape, phi) for shape in shapes for phi in phis}
 
-    def __enter__(self) -> References:
+    def __enter__(self) -> ReferenceThread:
         return self
 
     def __exit__(self, *_: object) -> None:
