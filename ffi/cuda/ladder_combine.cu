@@ -21,10 +21,11 @@ struct Grid {
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers.
 template <int N>
 __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int planes,
-                                                int64_t batch, int64_t i, int64_t column,
-                                                uint32_t wanted) {
-  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  uint64_t* const target = reinterpret_cast<uint64_t*>(args.c) + (batch * m + i) * n + column;
+                                                uint32_t row, uint32_t column, uint32_t wanted) {
+  const uint32_t m = static_cast<uint32_t>(args.a_layout.rows), batch = row / m;
+  const uint32_t i = row - batch * m;
+  uint64_t* const target =
+      reinterpret_cast<uint64_t*>(args.c) + row * args.b_layout.rows + column;
   for (; wanted != 0; wanted &= wanted - 1) {
     const int e = __ffs(wanted) - 1;
     target[e] = rare_output<Residues<N>>(args, np, batch, i, column + e, planes);
@@ -101,22 +102,7 @@ __device__ __forceinline__ void write_outputs(const LadderCombine& args, const G
           if (wanted >> pair & 2) __stcs(target + pair + 1, c[1]);
         }
       });
-  if (!ordinary) write_rare_outputs<N>(product, grid.np, planes, batch, i, column, wanted);
-}
-
-// The blocks of a CTA, the first of which is at `place`.
-template <int N>
-__device__ __forceinline__ void write_blocks(const LadderCombine& args, const Grid& grid,
-                                             int planes, Place place) {
-  // Unknown from here on: what follows from them is computed in each body, not kept for all of
-  // them.
-  asm volatile("" : "+r"(place.row), "+r"(place.batch), "+r"(place.column), "+r"(place.set));
-  for (uint32_t block = blockIdx.x;;) {
-    write_outputs<N>(args, grid, planes, place);
-    block += gridDim.x;
-    if (block >= grid.blocks) return;
-    place = Place(args, grid, block);
-  }
+  if (!ordinary) write_rare_outputs<N>(product, grid.np, planes, place.row, place.column, wanted);
 }
 
 // The number of moduli is the same for all threads: one of the bodies runs, that of most is found
@@ -126,7 +112,7 @@ __device__ __forceinline__ void write_counted(int count, const LadderCombine& ar
                                               const Grid& grid, int planes, const Place& place,
                                               std::integer_sequence<int, kOffsets...>) {
   (void)((count == kMost - kOffsets &&
-          (write_blocks<kMost - kOffsets>(args, grid, planes, place), true)) ||
+          (write_outputs<kMost - kOffsets>(args, grid, planes, place), true)) ||
          ...);
 }
 
@@ -134,9 +120,13 @@ template <int kMost>
 __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 6 : 5)
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
   if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;
-  const Place first(args, grid, blockIdx.x);  // its set and the count come at the same time
-  write_counted<kMost>(*args.count, args, grid, planes, first,
-                       std::make_integer_sequence<int, kMost - kMinModuli + 1>());
+#pragma unroll 1
+  for (uint32_t block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
+    const Place place(args, grid, block);
+    // The count is read here, at the same time as the set of the place.
+    write_counted<kMost>(*args.count, args, grid, planes, place,
+                         std::make_integer_sequence<int, kMost - kMinModuli + 1>());
+  }
 }
 
 }  // namespace
