@@ -15,7 +15,7 @@ namespace ozaki {
 struct TilePosition {
   int64_t row;  // first row, counted through the batch
   int rows;     // rows in the tile
-  int64_t k;    // first element of the contraction
+  uint32_t k;   // first element of the contraction
   int depth;    // elements of the contraction, none in a tile of padding
 
   __device__ TilePosition(const Tiling& tiling, uint32_t index) {
@@ -24,7 +24,7 @@ struct TilePosition {
     const int64_t start = int64_t{row_tile - sequence * tiling.row_tiles} * tiling.rows;
     row = sequence * tiling.sequence_rows + start;
     rows = static_cast<int>(min(static_cast<int64_t>(tiling.rows), tiling.sequence_rows - start));
-    k = int64_t{index - row_tile * tiling.depth_tiles} * tiling.depth;
+    k = (index - row_tile * tiling.depth_tiles) * tiling.depth;
     depth = static_cast<int>(clamp<int64_t>(tiling.layout.k - k, 0, tiling.depth));
   }
 };

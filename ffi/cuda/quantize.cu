@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_coarse(const TilePosition& position, const
                                              const uint64_t* tile, const RowOfTile* rows,
                                              const CoarsePlane& coarse, uint32_t depth) {
   constexpr uint32_t kBlock = kPlaneBlock, kOctets = kBlock / 8;
-  const uint32_t k = static_cast<uint32_t>(position.k), between = coarse.step * kBlock;
+  const uint32_t k = position.k, between = coarse.step * kBlock;
   const uint32_t first = (k + between - 1) / between, end = (k + depth + between - 1) / between;
   const uint32_t per_row = (end - first) * kOctets;
   for (uint32_t index = threadIdx.x; index < position.rows * per_row; index += kTileThreads) {

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 }
 
 // A group of lanes a row.
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 5)
     join_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                            const RowStatistics* scratch, int chunks, int log2_lanes,
                            int log2_chunks, const ScaleBounds bounds, StatisticsOutputs outputs) {
