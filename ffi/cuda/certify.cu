@@ -119,7 +119,7 @@ struct SharedTile {
 
 // The rungs of four outputs of a row, and the bits of the largest ratio among them and `worst`.
 // Apart: few rows need it.
-__device__ __noinline__ uint2 decide_four(const SharedTile& tile, int row, int column, int4 sums,
+__device__ __forceinline__ uint2 decide_four(const SharedTile& tile, int row, int column, int4 sums,
                                           float tau_half, float worst) {
   const int32_t of_column[kColumns] = {sums.x, sums.y, sums.z, sums.w};
   uint32_t word = 0;
@@ -144,7 +144,7 @@ __device__ __noinline__ uint2 decide_four(const SharedTile& tile, int row, int c
 __global__ void __launch_bounds__(kThreads, 4)
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
-  constexpr int kAhead = 4;
+  constexpr int kAhead = 3;
   constexpr uint32_t kAllCoarse = 0x01010101u * kCoarse;
   static_assert(kUndecided == 0 && kCoarse == 1);
   __shared__ SharedTile shared;
