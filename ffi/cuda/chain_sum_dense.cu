@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <utility>
 
 #include "chain_sum.cuh"
-#include "device.h"
 #include "flagged_walk.cuh"
 #include "launch.h"
 #include "ptx/dependent_launch.cuh"
@@ -193,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-Status launch_chain_sum_dense(const LadderSum& sum, cudaStream_t stream) {
+Status launch_chain_sum_dense(const LadderSum& sum, const Device& device, cudaStream_t stream) {
   using Kernel = void (*)(ChainSum, int64_t);
   const auto [kernel, shared] = [&]() -> std::pair<Kernel, int> {
     const bool a = sum.a_layout.stride_k == 1, b = sum.b_layout.stride_k == 1;
@@ -203,13 +201,9 @@ Status launch_chain_sum_dense(const LadderSum& sum, cudaStream_t stream) {
     return {chain_sum_dense_kernel<false, false>, sizeof(Shared<false, false>)};
   }();
   static_assert(sizeof(Shared<true, true>) <= 99 * 1024 - 128);  // what every device has
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, shared, &ctas));
   const int64_t blocks = sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocks;
-  return launch("chain_sum_dense_kernel", kernel, {std::min(ctas, blocks), kThreads, shared},
-                stream, ChainSum(sum), blocks);
+  return launch_resident("chain_sum_dense_kernel", kernel, {blocks, kThreads, shared}, device,
+                         stream, ChainSum(sum), blocks);
 }
 
 }  // namespace ozaki

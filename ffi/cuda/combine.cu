@@ -127,8 +127,8 @@ Status launch_combine(const Combine& combine, int moduli, const Device& device,
   const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
   grid.blocks = (rows + height - 1) / height * grid.column_blocks;
 
-  return launch("combine_kernel", kernel.run, {grid.blocks, kThreads, 0, 1, device.bulk_copies},
-                stream, combine, grid);
+  return launch("combine_kernel", kernel.run, {grid.blocks, kThreads, 0, 1, true}, device, stream,
+                combine, grid);
 }
 
 }  // namespace ozaki

@@ -6,6 +6,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "for_each_index.cuh"
+#include "launch.h"
 #include "special_outputs.cuh"
 
 namespace ozaki {
@@ -124,7 +125,8 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 }  // namespace
 
-Status launch_combine_complex(const ComplexCombine& combine, int moduli, cudaStream_t stream) {
+Status launch_combine_complex(const ComplexCombine& combine, int moduli, const Device& device,
+                              cudaStream_t stream) {
   const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
   const int64_t lanes = (n + kColumns - 1) / kColumns;
   Grid grid = {padded(n), 0, 0};
@@ -136,8 +138,8 @@ Status launch_combine_complex(const ComplexCombine& combine, int moduli, cudaStr
 
   constexpr int kCounts = kMaxComplexModuli - kMinModuli + 1;
   const Kernel kernel = kernel_for(moduli, std::make_integer_sequence<int, kCounts>());
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid);
-  return launch_status("complex_combine_kernel");
+  return launch("complex_combine_kernel", kernel, {blocks, kThreads}, device, stream, combine,
+                grid);
 }
 
 }  // namespace ozaki

@@ -65,10 +65,11 @@ inline int64_t tile_list_bytes(int64_t batch, int64_t m, int64_t n) {
   return sizeof(TileList) * (1 + batch * tiles(m) * tiles(n));
 }
 
+struct Device;
 struct TileGrid;
 
 // Enqueues the list of those tiles of `grid` that meet flagged ones, of a product over k.
 Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch, int k,
-                        TileList* list, cudaStream_t stream);
+                        TileList* list, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

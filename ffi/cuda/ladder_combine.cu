@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "combine_outputs.cuh"
-#include "device.h"
 #include "ladder_combine.h"
+#include "launch.h"
 
 namespace ozaki {
 namespace {
@@ -160,8 +160,8 @@ Status launch_ladder_combine(const LadderCombine& combine, int planes, const Dev
       combine.seldom ? std::min(blocks, int64_t{5} * device.multiprocessors) : blocks;
 
   const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
-  kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(combine, grid, planes);
-  return launch_status("ladder_combine_kernel");
+  return launch("ladder_combine_kernel", kernel, {ctas, kThreads}, device, stream, combine, grid,
+                planes);
 }
 
 }  // namespace ozaki

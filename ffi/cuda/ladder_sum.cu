@@ -1,10 +1,8 @@
-#include <algorithm>
 #include <type_traits>
 
 #include "chain_sum.h"
 #include "common/accumulate.h"
 #include "common/chains.h"
-#include "device.h"
 #include "flagged_walk.cuh"
 #include "launch.h"
 #include "ptx/dependent_launch.cuh"
@@ -392,17 +390,14 @@ __global__ void __launch_bounds__(kThreads)
 
 Status launch_ladder_sum(const LadderSum& sum, const Device& device, cudaStream_t stream) {
   if (sum.group > 0) {
-    OZAKI_RETURN_IF_ERROR(launch_chain_sum_dense(sum, stream));
+    OZAKI_RETURN_IF_ERROR(launch_chain_sum_dense(sum, device, stream));
     OZAKI_RETURN_IF_ERROR(launch_chain_sum_few(sum, device, stream));
   }
   const auto kernel = sum.exact ? ladder_sum_kernel<true> : ladder_sum_kernel<false>;
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, 0, &ctas));
   const int64_t blocks =
       sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocksPerTile;
-  return launch("ladder_sum_kernel", kernel,
-                {std::min(ctas, blocks), kThreads, 0, 1, sum.group > 0 && device.bulk_copies},
-                stream, sum, blocks);
+  return launch_resident("ladder_sum_kernel", kernel, {blocks, kThreads, 0, 1, sum.group > 0},
+                         device, stream, sum, blocks);
 }
 
 }  // namespace ozaki
