@@ -117,16 +117,6 @@ struct Pieces {
   }
 };
 
-// Everything that threads of the CTA name. Barriers.
-__device__ __forceinline__ uint64_t joined(uint64_t own, unsigned long long& shared) {
-  __syncthreads();
-  if (threadIdx.x == 0) shared = 0;
-  __syncthreads();
-  if (own != 0) atomicOr(&shared, own);
-  __syncthreads();
-  return shared;
-}
-
 // Of a unit: its first row and column.
 struct Unit {
   const double *a, *b;
@@ -145,10 +135,10 @@ __device__ __forceinline__ void sum_outputs(const FewSum& args, const Unit& unit
   const auto row_of = [&](int i) { return outputs[i] / kColumns; };
   const auto column_of = [&](int i) { return outputs[i] % kColumns; };
   const int row = row_of(min(self, count - 1)), column = column_of(min(self, count - 1));
-  const Pieces pieces = {joined(occupancy_of(unit.a_stats + row * kStatsFields) &
-                                    occupancy_of(unit.b_stats + column * kStatsFields),
-                                shared.occupied),
-                         args.log2_part, k};
+  const unsigned long long occupied = occupancy_of(unit.a_stats + row * kStatsFields) &
+                                      occupancy_of(unit.b_stats + column * kStatsFields);
+  const auto join = [](unsigned long long* to, unsigned long long x) { atomicOr(to, x); };
+  const Pieces pieces = {join_threads(occupied, shared.occupied, join), args.log2_part, k};
 
   const RowCopies rows(unit.a, args.a_layout, count, row_of);
   const auto columns = [&] {
