@@ -7,6 +7,7 @@
 #include "common/scale.h"
 #include "for_each_index.cuh"
 #include "launch.h"
+#include "output_grid.cuh"
 #include "special_outputs.cuh"
 
 namespace ozaki {
@@ -14,14 +15,6 @@ namespace {
 
 constexpr int kThreads = 256,
               kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
-
-// A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
-// columns.
-struct Grid {
-  int64_t np;
-  int log2_lanes;
-  uint32_t column_blocks;
-};
 
 // The partial sums of both parts of the output whose v+ and v- are byte e of the words.
 template <int N>
@@ -73,13 +66,10 @@ __device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int6
 
 template <int N>
 __global__ void __launch_bounds__(kThreads, 3)
-    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const Grid grid) {
+    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const OutputGrid grid) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const uint32_t row_block = blockIdx.x / grid.column_blocks;
-  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
-  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
-  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+  const auto [row, first_column] = grid.place<kThreads, kColumns>(blockIdx.x);
+  const int64_t column = first_column;
   if (row >= args.a_layout.batch * m || column >= n) return;
   const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
 
@@ -115,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);
 }
 
-using Kernel = void (*)(ComplexCombine, Grid);
+using Kernel = void (*)(ComplexCombine, OutputGrid);
 
 template <int... kOffsets>
 Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
@@ -127,18 +117,10 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 Status launch_combine_complex(const ComplexCombine& combine, int moduli, const Device& device,
                               cudaStream_t stream) {
-  const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
-  const int64_t lanes = (n + kColumns - 1) / kColumns;
-  Grid grid = {padded(n), 0, 0};
-  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
-  const int64_t width = int64_t{kColumns} << grid.log2_lanes;
-  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
-  const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
-  const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
-
+  const OutputGrid grid(combine.a_layout, combine.b_layout, kThreads, kColumns);
   constexpr int kCounts = kMaxComplexModuli - kMinModuli + 1;
   const Kernel kernel = kernel_for(moduli, std::make_integer_sequence<int, kCounts>());
-  return launch("complex_combine_kernel", kernel, {blocks, kThreads}, device, stream, combine,
+  return launch("complex_combine_kernel", kernel, {grid.blocks, kThreads}, device, stream, combine,
                 grid);
 }
 
