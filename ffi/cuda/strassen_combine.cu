@@ -127,10 +127,11 @@ struct Complex {
       }
       const ImaginarySummand summand(moduli[z], units[z], crt.multiplier[z]);
       start += summand.start;
+      const uint32_t zero = moduli[z].float_zero - kFloatBits + 5 * moduli[z].p;
 #pragma unroll
       for (int q = 0; q < kQuarters; ++q) {
         add_halves(c[0][q] + c[1][q], crt.multiplier[z], y[q][0], y[q][2]);
-        const uint32_t difference = c[1][q] - c[0][q] + 5 * (moduli[z].p << 16 | moduli[z].p);
+        const uint32_t difference = c[1][q] - c[0][q] + (zero << 16 | zero);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const uint32_t x = __byte_perm(difference, kFloatBits, e == 0 ? 0x7410 : 0x7432);
