@@ -232,7 +232,7 @@ def root_weights(p: int, s: int, size: int, offset: int) -> list[object]:
 def imaginary_unit(m: ModuleType, p: int) -> list[object]:
     s = m.imaginary_unit(p)
     narrow, wide = root_weights(p, s, 8, NARROW_OFFSET), root_weights(p, s, 12, WIDE_OFFSET)
-    return [s, p - s, words([p - s, s])[0], *narrow, *wide]
+    return [s, p - s, *narrow, *wide]
 
 
 def inverses(m: ModuleType, n: int, moduli: tuple[int, ...]) -> list[int]:

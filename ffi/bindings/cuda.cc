@@ -163,10 +163,10 @@ ffi::Error complex_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 s
   Checks checks = check_complex_combine(v, scale_a, scale_b, a, b, *c, attributes);
   check_limits(checks, "a", a_parts);
   check_limits(checks, "b", b_parts);
-  return enqueue(checks, [&](const Device&) {
+  return enqueue(checks, [&](const Device& device) {
     return launch_combine_complex({v.typed_data(), scale_a.typed_data(), scale_b.typed_data(),
                                    parts_of(c), parts_of(a), parts_of(b), a_parts, b_parts},
-                                  static_cast<int>(attributes.moduli), stream);
+                                  static_cast<int>(attributes.moduli), device, stream);
   });
 }
 

@@ -122,7 +122,8 @@ ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U32 tile
   certify.rung = rung_out->typed_data(), certify.tiles = tiles_out->typed_data();
   certify.worst = worst->typed_data();
   check_outputs(checks, certify);
-  return enqueue(checks, [&](const Device&) { return launch_certify_fine(certify, stream); });
+  return enqueue(
+      checks, [&](const Device& device) { return launch_certify_fine(certify, device, stream); });
 }
 
 ffi::Error residues_handler(cudaStream_t stream, F64 x, S32 scale, S32 count, U32 tiles,

@@ -53,11 +53,11 @@ ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32
   check_earlier(checks, earlier, *c);
   check_limits(checks, "a", layouts.a);
   check_limits(checks, "b", layouts.b);
-  return enqueue(checks, [&](const Device&) {
+  return enqueue(checks, [&](const Device& device) {
     return launch_symmetric_combine(
         {v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
          c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-        tiles.typed_data(), static_cast<int>(attributes.moduli), stream);
+        tiles.typed_data(), static_cast<int>(attributes.moduli), device, stream);
   });
 }
 

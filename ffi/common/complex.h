@@ -69,46 +69,36 @@ OZAKI_HD uint32_t imaginary_residue(uint32_t plus, uint32_t minus, const Modulus
   return mod_p(plus * unit.minus_root + minus * unit.root, m);
 }
 
-// Device form, from v+ in the lowest byte of `pair` and v- in the next: upper_bytes plus a residue
-// in [0, p].
-OZAKI_HD uint32_t imaginary_residue_float(uint32_t pair, const Modulus& m,
-                                          const ImaginaryUnit& unit) {
-  return mod_p_float(dot4(pair, unit.roots, m.float_zero), m);
-}
-
-// Device form of c_i inv in the sum y_g, from a difference d = v- - v+ plus a multiple of p, d < 2^12:
-// s d m - q Q for m = Q / p, since y_g counts modulo Q alone. One fma gives an integer q with 0 <
-// s d / p - q < 2.
 constexpr uint32_t kFloatBits = 0x4b000000;  // of the float 2^23
 
+// Device form of c_i inv in the sum y_g, from d = v- - v+ plus a multiple of p, 0 <= d < 2^12: s m x -
+// q Q for m = Q / p and x congruent to d, since y_g counts modulo Q alone. One fma gives an integer q
+// with -1 < s x / p - q < 1, for x = 2^23 + (-2^23 mod p) + d.
 struct ImaginarySummand {
-  uint32_t weight;  // s m, for x = kFloatBits + d
-  uint32_t start;   // what the sum begins with: kFloatBits is in x and in quotient(x)
-  float inverse, bias;
+  uint32_t weight;  // s m, for the bits of the float x: m.float_zero + d
+  uint32_t start;   // what the sum begins with: 2^23 counts otherwise in the bits of floats
+  float inverse;    // s / p, below 1/2
 
   OZAKI_HD constexpr ImaginarySummand(const Modulus& m, const ImaginaryUnit& unit,
                                       uint32_t multiplier)
       : weight(unit.root * multiplier),
-        start(m.p * multiplier * (kFloatBits + kExtra) - kFloatBits * weight),
-        inverse(static_cast<float>(unit.root) / static_cast<float>(m.p)),
-        bias(8388608.0f - 8388608.0f * inverse + (kExtra - 1)) {}
+        start(m.p * multiplier * (kFloatBits + 1) - (kFloatBits - (1u << 23)) * weight),
+        inverse(static_cast<float>(unit.root) / static_cast<float>(m.p)) {}
 
-  // kFloatBits + q + kExtra. As floats: 2^23 + d times s / p, which is in (0, 1/2).
+  // kFloatBits + q
   OZAKI_HD uint32_t quotient(uint32_t x) const {
+    constexpr float kBias = 8388608.0f;
 #if defined(__CUDA_ARCH__)
-    return __float_as_uint(__fmaf_rn(__uint_as_float(x), inverse, bias));
+    return __float_as_uint(__fmaf_rn(__uint_as_float(x), inverse, kBias));
 #else
-    float d;
-    memcpy(&d, &x, sizeof d);
-    const float sum = std::fmaf(d, inverse, bias);
+    float of_bits;
+    memcpy(&of_bits, &x, sizeof x);
+    const float sum = std::fmaf(of_bits, inverse, kBias);
     uint32_t bits;
     memcpy(&bits, &sum, sizeof bits);
     return bits;
 #endif
   }
-
- private:
-  static constexpr int kExtra = 4;
 };
 
 // What the products of one output with non-finite rows or columns add up to, part by part.

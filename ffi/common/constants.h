@@ -38,7 +38,6 @@ enum class ModulusSet { kReal, kComplex };
 // The roots s and p - s of one modulus, and how the imaginary part enters a residue by them.
 struct ImaginaryUnit {
   uint32_t root, minus_root;
-  uint32_t roots;  // device form: both in the bytes of a word, the second one lowest
   // Byte weights as in Modulus, times s. With r the weighted sum of the real part, from `zero` on,
   // and i that of the imaginary part, r + i and r - i start residues by either root: `zero` covers
   // the offset of the real part and that i may have either sign.

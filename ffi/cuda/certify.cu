@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 
 #include "certify.h"
@@ -319,21 +318,20 @@ Status launch_certify(const Certify& certify, void* scratch, const Device& devic
   const TileBounds bounds = {bound, occupancy,
                              reinterpret_cast<TileOccupancy*>(occupancy + of_rows * kTile)};
   const uint32_t rows = static_cast<uint32_t>(tiles_m), columns = static_cast<uint32_t>(tiles_n);
-  OZAKI_RETURN_IF_ERROR(launch("bounds_kernel", bounds_kernel, {of_rows, kTile}, stream, certify,
-                               bounds, rows, columns));
+  OZAKI_RETURN_IF_ERROR(launch("bounds_kernel", bounds_kernel, {of_rows, kTile}, device, stream,
+                               certify, bounds, rows, columns));
   // Early: the sums were there before the bounds.
-  return launch("certify_kernel", certify_kernel, {tiles, kThreads, 0, 1, device.bulk_copies},
-                stream, certify, bounds, rows, columns);
+  return launch("certify_kernel", certify_kernel, {tiles, kThreads, 0, 1, true}, device, stream,
+                certify, bounds, rows, columns);
 }
 
-Status launch_certify_fine(const Certify& certify, cudaStream_t stream) {
+Status launch_certify_fine(const Certify& certify, const Device& device, cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(certify_fine_kernel, kThreads, 0, &ctas));
-  return launch("certify_fine_kernel", certify_fine_kernel, {std::min(ctas, tiles), kThreads},
-                stream, certify, static_cast<uint32_t>(tiles_m), static_cast<uint32_t>(tiles_n));
+  return launch_resident("certify_fine_kernel", certify_fine_kernel, {tiles, kThreads}, device,
+                         stream, certify, static_cast<uint32_t>(tiles_m),
+                         static_cast<uint32_t>(tiles_n));
 }
 
 }  // namespace ozaki

@@ -35,11 +35,11 @@ struct Certify {
   float* worst;     // the same shape: the largest ratio of the outputs decided here
 };
 
-// Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
+// Enqueues on `stream` of `device`, the current one. Allocates nothing, waits for nothing.
 // What the coarse planes decide takes scratch, bound_bytes aligned to 16.
 Status launch_certify(const Certify& certify, void* scratch, const Device& device,
                       cudaStream_t stream);
-Status launch_certify_fine(const Certify& certify, cudaStream_t stream);
+Status launch_certify_fine(const Certify& certify, const Device& device, cudaStream_t stream);
 
 inline int64_t bound_bytes(int64_t batch, int64_t m, int64_t n) {
   const int64_t tiles = batch * (tiles_of(m) + tiles_of(n));

@@ -3,6 +3,7 @@
 
 #include "chain_sum.h"
 #include "common/chains.h"
+#include "join_threads.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
 #include "ptx/mbarrier.cuh"
@@ -57,12 +58,7 @@ class WantedOutputs {
     int own = 0;
 #pragma unroll
     for (const uint32_t of_vector : at_) own += __popc(of_vector);
-    __syncthreads();
-    if (threadIdx.x == 0) shared = 0;
-    __syncthreads();
-    if (own != 0) atomicAdd(&shared, own);
-    __syncthreads();
-    return shared;
+    return sum_of_threads(own, shared);
   }
 
   // visit(row, column) for the thread's own.

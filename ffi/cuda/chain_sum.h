@@ -11,8 +11,9 @@ namespace ozaki {
 // Up to so many outputs of a tile are few.
 constexpr int kFewOutputs = 384;
 
-// Both write kLeftToWindow where a sum is not taken, and enqueue on `stream` of the current device.
-Status launch_chain_sum_dense(const LadderSum& sum, cudaStream_t stream);
+// Both write kLeftToWindow where a sum is not taken, and enqueue on `stream` of `device`, the current
+// one.
+Status launch_chain_sum_dense(const LadderSum& sum, const Device& device, cudaStream_t stream);
 Status launch_chain_sum_few(const LadderSum& sum, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <utility>
 
 #include "chain_sum.cuh"
-#include "device.h"
 #include "flagged_walk.cuh"
 #include "launch.h"
 #include "ptx/dependent_launch.cuh"
@@ -167,33 +165,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<Shared<kContiguousA, kContiguousB>*>(memory);
   ptx::launch_dependents();
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows, np = padded(n);
-  const int64_t tiles_m = args.flagged.tiles_m, tiles_n = args.flagged.tiles_n;
-  for_flagged<kThreads>(
-      blocks,
-      [&](int64_t index) {
-        return (args.flagged.rungs[index / kBlocks] & args.flagged.wanted) != 0;
-      },
-      [&](int64_t index) {
-        const int64_t tile = index / kBlocks, row_tile = tile / tiles_n, batch = row_tile / tiles_m;
-        const int64_t i = (row_tile - batch * tiles_m) * kTile;
-        const int64_t j = (tile - row_tile * tiles_n) * kTile;
-        const int64_t column = j + index % kBlocks * kColumns;
-        if (column >= n) return;
-        const WantedOutputs<kThreads> wanted(args.rung + (batch * m + i) * np + j, np,
-                                             args.flagged.wanted, m - i, n - j);
-        if (wanted.count(shared.count) <= kFewOutputs) return;
-        const KRange range = k_range(args.flagged.rungs[tile], args.a_layout.k);
-        sum_block<kContiguousA, kContiguousB>(
-            args,
-            {static_cast<uint32_t>(batch), static_cast<uint32_t>(i), static_cast<uint32_t>(column),
-             static_cast<uint32_t>(range.begin), static_cast<uint32_t>(range.end)},
-            shared);
-      });
+  for_parts_of_flagged<kThreads, kBlocks>(args.flagged, blocks, [&](const PartOfTile& at) {
+    const int64_t column = at.column + at.part * kColumns;
+    if (column >= n) return;
+    const WantedOutputs<kThreads> wanted(args.rung + (at.batch * m + at.row) * np + at.column, np,
+                                         args.flagged.wanted, m - at.row, n - at.column);
+    if (wanted.count(shared.count) <= kFewOutputs) return;
+    const KRange range = k_range(at.word, args.a_layout.k);
+    sum_block<kContiguousA, kContiguousB>(
+        args,
+        {static_cast<uint32_t>(at.batch), static_cast<uint32_t>(at.row),
+         static_cast<uint32_t>(column), static_cast<uint32_t>(range.begin),
+         static_cast<uint32_t>(range.end)},
+        shared);
+  });
 }
 
 }  // namespace
 
-Status launch_chain_sum_dense(const LadderSum& sum, cudaStream_t stream) {
+Status launch_chain_sum_dense(const LadderSum& sum, const Device& device, cudaStream_t stream) {
   using Kernel = void (*)(ChainSum, int64_t);
   const auto [kernel, shared] = [&]() -> std::pair<Kernel, int> {
     const bool a = sum.a_layout.stride_k == 1, b = sum.b_layout.stride_k == 1;
@@ -203,13 +193,9 @@ Status launch_chain_sum_dense(const LadderSum& sum, cudaStream_t stream) {
     return {chain_sum_dense_kernel<false, false>, sizeof(Shared<false, false>)};
   }();
   static_assert(sizeof(Shared<true, true>) <= 99 * 1024 - 128);  // what every device has
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, shared, &ctas));
-  const int64_t blocks = sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocks;
-  return launch("chain_sum_dense_kernel", kernel, {std::min(ctas, blocks), kThreads, shared},
-                stream, ChainSum(sum), blocks);
+  const int64_t blocks = sum.flagged.count(sum.a_layout.batch) * kBlocks;
+  return launch_resident("chain_sum_dense_kernel", kernel, {blocks, kThreads, shared}, device,
+                         stream, ChainSum(sum), blocks);
 }
 
 }  // namespace ozaki

@@ -4,7 +4,6 @@
 
 #include "chain_sum.cuh"
 #include "common/occupancy.h"
-#include "device.h"
 #include "flagged_walk.cuh"
 #include "launch.h"
 #include "ptx/dependent_launch.cuh"
@@ -118,16 +117,6 @@ struct Pieces {
   }
 };
 
-// Everything that threads of the CTA name. Barriers.
-__device__ __forceinline__ uint64_t joined(uint64_t own, unsigned long long& shared) {
-  __syncthreads();
-  if (threadIdx.x == 0) shared = 0;
-  __syncthreads();
-  if (own != 0) atomicOr(&shared, own);
-  __syncthreads();
-  return shared;
-}
-
 // Of a unit: its first row and column.
 struct Unit {
   const double *a, *b;
@@ -146,10 +135,10 @@ __device__ __forceinline__ void sum_outputs(const FewSum& args, const Unit& unit
   const auto row_of = [&](int i) { return outputs[i] / kColumns; };
   const auto column_of = [&](int i) { return outputs[i] % kColumns; };
   const int row = row_of(min(self, count - 1)), column = column_of(min(self, count - 1));
-  const Pieces pieces = {joined(occupancy_of(unit.a_stats + row * kStatsFields) &
-                                    occupancy_of(unit.b_stats + column * kStatsFields),
-                                shared.occupied),
-                         args.log2_part, k};
+  const unsigned long long occupied = occupancy_of(unit.a_stats + row * kStatsFields) &
+                                      occupancy_of(unit.b_stats + column * kStatsFields);
+  const auto join = [](unsigned long long* to, unsigned long long x) { atomicOr(to, x); };
+  const Pieces pieces = {join_threads(occupied, shared.occupied, join), args.log2_part, k};
 
   const RowCopies rows(unit.a, args.a_layout, count, row_of);
   const auto columns = [&] {
@@ -307,18 +296,18 @@ Status launch_chain_sum_few(const LadderSum& of, const Device& device, cudaStrea
   const auto kernel = contiguous ? chain_sum_few_kernel<true> : chain_sum_few_kernel<false>;
   const int shared = contiguous ? sizeof(Shared<true>) : sizeof(Shared<false>);
   static_assert(std::max(sizeof(Shared<true>), sizeof(Shared<false>)) <= 99 * 1024 - 128);
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, shared, &ctas));
+  LaunchShape shape = {0, kThreads, shared, 1, true};
+  int resident = 0;
+  OZAKI_RETURN_IF_ERROR(resident_clusters(address_of(kernel), shape, device, &resident));
   const int64_t strips = sum.a_layout.batch * ((sum.b_layout.rows + kColumns - 1) / kColumns);
   const int64_t row_tiles = tiles_of(sum.a_layout.rows);
   // Many outputs share a strip, but every CTA has a unit.
-  const int span = static_cast<int>(std::clamp<int64_t>(strips * row_tiles / ctas, 1, kMaxSpan));
+  const int span =
+      static_cast<int>(std::clamp<int64_t>(strips * row_tiles / resident, 1, kMaxSpan));
   const int64_t units = strips * ((row_tiles + span - 1) / span);
   const int log2_part = ctz64(static_cast<uint64_t>(part_length(sum.a_layout.k)));
-  return launch("chain_sum_few_kernel", kernel,
-                {std::min(ctas, units), kThreads, shared, 1, device.bulk_copies}, stream,
+  shape.ctas = std::min<int64_t>(resident, units);
+  return launch("chain_sum_few_kernel", kernel, shape, device, stream,
                 FewSum{ChainSum(sum), transposed, log2_part, span, units});
 }
 

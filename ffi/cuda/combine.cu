@@ -3,6 +3,7 @@
 #include "combine.h"
 #include "combine_outputs.cuh"
 #include "launch.h"
+#include "output_grid.cuh"
 #include "ptx/dependent_launch.cuh"
 
 namespace ozaki {
@@ -33,15 +34,6 @@ struct PartialSums {
   }
 };
 
-// A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
-// columns.
-struct CombineGrid {
-  int64_t np;
-  int log2_lanes;
-  uint32_t column_blocks;
-  int64_t blocks;
-};
-
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers.
 template <typename V>
 __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int64_t batch,
@@ -55,17 +47,14 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
 
 template <typename V>
 __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
-    combine_kernel(const __grid_constant__ Combine args, const CombineGrid grid) {
+    combine_kernel(const __grid_constant__ Combine args, const OutputGrid grid) {
   constexpr int kPlanes = V::kPlanes, kColumns = V::kColumns;
   using Vector = typename V::Vector;
   ptx::wait_for_previous();
   ptx::launch_dependents();
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const uint32_t row_block = blockIdx.x / grid.column_blocks;
-  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
-  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
-  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+  const auto [row, first_column] = grid.place<kThreads, kColumns>(blockIdx.x);
+  const int64_t column = first_column;
   if (row >= args.a_layout.batch * m || column >= n) return;
   const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
 
@@ -97,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
 }
 
 struct CombineKernel {
-  void (*run)(Combine, CombineGrid);
+  void (*run)(Combine, OutputGrid);
   int columns;  // of a thread
 };
 
@@ -116,19 +105,9 @@ Status launch_combine(const Combine& combine, int moduli, const Device& device,
   const CombineKernel kernel = combine.kind == MmaOutput::kPartialCrt
                                    ? kernel_for<PartialSums>(moduli, kCounts)
                                    : kernel_for<Residues>(moduli, kCounts);
-  const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
-  CombineGrid grid;
-  grid.np = padded(n);
-  const int64_t lanes = (n + kernel.columns - 1) / kernel.columns;
-  grid.log2_lanes = 0;
-  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
-  const int64_t width = int64_t{kernel.columns} << grid.log2_lanes;
-  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
-  const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
-  grid.blocks = (rows + height - 1) / height * grid.column_blocks;
-
-  return launch("combine_kernel", kernel.run, {grid.blocks, kThreads, 0, 1, device.bulk_copies},
-                stream, combine, grid);
+  const OutputGrid grid(combine.a_layout, combine.b_layout, kThreads, kernel.columns);
+  return launch("combine_kernel", kernel.run, {grid.blocks, kThreads, 0, 1, true}, device, stream,
+                combine, grid);
 }
 
 }  // namespace ozaki

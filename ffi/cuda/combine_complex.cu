@@ -5,44 +5,45 @@
 #include "common/complex.h"
 #include "common/crt.h"
 #include "common/scale.h"
-#include "for_each_index.cuh"
+#include "launch.h"
+#include "output_grid.cuh"
 #include "special_outputs.cuh"
 
 namespace ozaki {
 namespace {
 
-constexpr int kThreads = 256,
-              kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
+constexpr int kThreads = 128;
+constexpr int kColumns = 4;  // columns of a thread: a 4-byte load a modulus and root
 
-// A CTA covers (kThreads >> log2_lanes) rows, counted through the batch, by kColumns << log2_lanes
-// columns.
-struct Grid {
-  int64_t np;
-  int log2_lanes;
-  uint32_t column_blocks;
-};
+// What a modulus adds to the y_g of either part is at most twice its product with the multiplier.
+static_assert(2 * kMaxComplexModuli < kQuotientLimit);
 
-// The partial sums of both parts of the output whose v+ and v- are byte e of the words.
+// The partial sums of both parts of an output. v+ and v- of a modulus are the bytes of the lower or
+// the upper half of a word.
 template <int N>
-__device__ __forceinline__ void partial_sums(const uint32_t (&plus)[N], const uint32_t (&minus)[N],
-                                             int e, uint32_t (&re)[Crt<N>::kGroups],
+__device__ __forceinline__ void partial_sums(const uint32_t (&pairs)[N], bool upper,
+                                             uint32_t (&re)[Crt<N>::kGroups],
                                              uint32_t (&im)[Crt<N>::kGroups]) {
+  constexpr auto moduli = kComplexModuli;
+  constexpr auto units = kImaginaryUnits;
+  constexpr Crt<N> crt = kComplexCrt<N>;
+  const uint32_t minus_plus = 0x01ffu << (upper ? 16 : 0);  // as signed bytes: v- less v+
 #pragma unroll
-  for (int g = 0; g < Crt<N>::kGroups; ++g) re[g] = im[g] = 0;
-  for_each_index(
-      [&](auto index) {
-        constexpr int z = decltype(index)::value;
-        constexpr Modulus modulus = kComplexModuli[z];
-        constexpr ImaginaryUnit unit = kImaginaryUnits[z];
-        constexpr uint32_t multiplier = kComplexCrt<N>.multiplier[z];
-        // v+ and v- in the two lower bytes; the upper ones count for nothing.
-        const uint32_t pair = __byte_perm(plus[z], minus[z], 0x40 + e * 0x11);
-        re[z / 3] = dot2(multiplier << 16 | multiplier, pair, false, re[z / 3]);
-        im[z / 3] += imaginary_residue_float(pair, modulus, unit) * multiplier;
-        im[z / 3] -= modulus.upper_bytes * multiplier;
-        return true;
-      },
-      std::make_integer_sequence<int, N>());
+  for (int g = 0; g < Crt<N>::kGroups; ++g) {
+    const int first = 3 * g, end = min(first + 3, N);
+    uint32_t quotients = 0;
+    re[g] = im[g] = 0;
+#pragma unroll
+    for (int z = first; z < end; ++z) {
+      const uint32_t multiplier = crt.multiplier[z];
+      re[g] = dot2(multiplier << 16 | multiplier, pairs[z], upper, re[g]);
+      const ImaginarySummand summand(moduli[z], units[z], multiplier);
+      const uint32_t x = dot4_signed(minus_plus, pairs[z], moduli[z].float_zero + moduli[z].p);
+      im[g] += summand.start + x * summand.weight;
+      quotients += summand.quotient(x);
+    }
+    im[g] -= quotients * (moduli[first].p * crt.multiplier[first]);
+  }
 }
 
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
@@ -56,10 +57,10 @@ __device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int6
     const int32_t scale_b = args.scale_b[batch * n + j];
     ulonglong2 bits = {kNaNBits, kNaNBits};
     if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
-      uint32_t plus[N], minus[N], re[Crt<N>::kGroups], im[Crt<N>::kGroups];
+      uint32_t pairs[N], re[Crt<N>::kGroups], im[Crt<N>::kGroups];
       const uint8_t* v = args.v + (batch * 2 * N * m + i) * np + j;
-      for (int z = 0; z < N; ++z) plus[z] = v[z * m * np], minus[z] = v[(N + z) * m * np];
-      partial_sums<N>(plus, minus, 0, re, im);
+      for (int z = 0; z < N; ++z) pairs[z] = v[z * m * np] | v[(N + z) * m * np] << 8;
+      partial_sums<N>(pairs, false, re, im);
       const int scale = scale_a + scale_b;
       bits = {round_to_float64(reconstruct<N, ModulusSet::kComplex>(re), scale),
               round_to_float64(reconstruct<N, ModulusSet::kComplex>(im), scale)};
@@ -70,28 +71,29 @@ __device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int6
   }
 }
 
+// CTAs of a multiprocessor: more moduli take more registers.
+constexpr int ctas_for(int moduli) { return moduli <= 15 ? 6 : moduli <= 19 ? 5 : 4; }
+
 template <int N>
-__global__ void __launch_bounds__(kThreads, 3)
-    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const Grid grid) {
+__global__ void __launch_bounds__(kThreads, ctas_for(N))
+    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const OutputGrid grid) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const uint32_t row_block = blockIdx.x / grid.column_blocks;
-  const uint32_t column_block = blockIdx.x - row_block * grid.column_blocks;
-  const uint32_t row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
-  const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-  const int64_t column = ((int64_t{column_block} << grid.log2_lanes) + lane) * kColumns;
+  const auto [row, first_column] = grid.place<kThreads, kColumns>(blockIdx.x);
+  const int64_t column = first_column;
   if (row >= args.a_layout.batch * m || column >= n) return;
   const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
 
-  uint32_t plus[N], minus[N];
-  const int64_t plane = m * grid.np;
-  const uint8_t* source = args.v + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
+  uint32_t pairs[2][N];  // of two columns each
+  const uint8_t* const source = args.v + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
+  const auto load = [&](int plane) {
+    return __ldcs(reinterpret_cast<const uint32_t*>(source + plane * (m * grid.np)));
+  };
 #pragma unroll
-  for (int z = 0; z < N; ++z)
-    plus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
-  source += N * plane;
-#pragma unroll
-  for (int z = 0; z < N; ++z)
-    minus[z] = __ldcs(reinterpret_cast<const uint32_t*>(source + z * plane));
+  for (int z = 0; z < N; ++z) {
+    const uint32_t plus = load(z), minus = load(N + z);
+    pairs[0][z] = __byte_perm(plus, minus, 0x5140);
+    pairs[1][z] = __byte_perm(plus, minus, 0x7362);
+  }
 
   const int32_t scale_a = args.scale_a[row];
   const int32_t* scales = args.scale_b + batch * n + column;
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int e = 0; e < kColumns; ++e) {
     if (column + e >= n) break;
     uint32_t re[Crt<N>::kGroups], im[Crt<N>::kGroups];
-    partial_sums<N>(plus, minus, e, re, im);
+    partial_sums<N>(pairs[e / 2], e % 2 != 0, re, im);
     const int32_t scale_b = scales[e];
     const Limbs<Crt<N>::kLimbs> x[2] = {reconstruct<N, ModulusSet::kComplex>(re),
                                         reconstruct<N, ModulusSet::kComplex>(im)};
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);
 }
 
-using Kernel = void (*)(ComplexCombine, Grid);
+using Kernel = void (*)(ComplexCombine, OutputGrid);
 
 template <int... kOffsets>
 Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
@@ -124,20 +126,13 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 }  // namespace
 
-Status launch_combine_complex(const ComplexCombine& combine, int moduli, cudaStream_t stream) {
-  const int64_t m = combine.a_layout.rows, n = combine.b_layout.rows;
-  const int64_t lanes = (n + kColumns - 1) / kColumns;
-  Grid grid = {padded(n), 0, 0};
-  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
-  const int64_t width = int64_t{kColumns} << grid.log2_lanes;
-  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
-  const int64_t rows = combine.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
-  const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
-
+Status launch_combine_complex(const ComplexCombine& combine, int moduli, const Device& device,
+                              cudaStream_t stream) {
+  const OutputGrid grid(combine.a_layout, combine.b_layout, kThreads, kColumns);
   constexpr int kCounts = kMaxComplexModuli - kMinModuli + 1;
   const Kernel kernel = kernel_for(moduli, std::make_integer_sequence<int, kCounts>());
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, grid);
-  return launch_status("complex_combine_kernel");
+  return launch("complex_combine_kernel", kernel, {grid.blocks, kThreads}, device, stream, combine,
+                grid);
 }
 
 }  // namespace ozaki

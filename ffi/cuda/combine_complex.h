@@ -21,8 +21,9 @@ struct ComplexCombine {
   Layout a_layout, b_layout;  // rows m and n
 };
 
-// Enqueues C = X 2^-(mu + nu), X from the first `moduli` complex moduli, on `stream`. Allocates
-// nothing, waits for nothing.
-Status launch_combine_complex(const ComplexCombine& combine, int moduli, cudaStream_t stream);
+// Enqueues C = X 2^-(mu + nu), X from the first `moduli` complex moduli, on `stream` of
+// `device`, the current one. Allocates nothing, waits for nothing.
+Status launch_combine_complex(const ComplexCombine& combine, int moduli, const Device& device,
+                              cudaStream_t stream);
 
 }  // namespace ozaki

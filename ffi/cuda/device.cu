@@ -1,7 +1,5 @@
 #include <map>
 #include <mutex>
-#include <set>
-#include <utility>
 
 #include "device.h"
 
@@ -52,26 +50,6 @@ Status current_device(const Device*& device) {
   }
   device = &found->second;
   return Status();
-}
-
-Status allow_shared_memory(const void* kernel, const Device& device) {
-  static std::mutex mutex;
-  static std::set<std::pair<int, const void*>> allowed;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const std::pair key(device.ordinal, kernel);
-  if (allowed.count(key) != 0) return Status();
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes_block));
-  allowed.insert(key);
-  return Status();
-}
-
-Status launch_status(const char* kernel) {
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return Status();
-  int ordinal = -1;
-  cudaGetDevice(&ordinal);
-  return Status::from(error, (std::string(kernel) + " on GPU " + std::to_string(ordinal)).c_str());
 }
 
 }  // namespace ozaki

@@ -1,8 +1,9 @@
-// What the launch heuristics ask about the current device.
+// What the launchers ask about the current device, and about their kernels on it.
 #pragma once
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "status.h"
 
@@ -22,26 +23,18 @@ struct Device {
 // names its compute capability.
 Status current_device(const Device*& device);
 
-// Lets launches of a kernel take all the shared memory that a block can opt in to: another limit
-// for each launch could be changed by another thread before it. Asked once a kernel and device.
-Status allow_shared_memory(const void* kernel, const Device& device);
-
-template <typename... Parameters>
-Status allow_shared_memory(void (*kernel)(Parameters...), const Device& device) {
-  return allow_shared_memory(reinterpret_cast<const void*>(kernel), device);
-}
-
-// A number of each device, asked for where it is first needed and kept.
-class PerDevice {
+// A number of each kernel on each device, asked for where it is first needed and kept.
+class PerKernel {
  public:
-  // ask(&number) -> Status
+  // ask(&number) -> Status, of the current device
   template <typename Ask>
-  Status get(const Device& device, int* number, const Ask& ask) {
+  Status get(const void* kernel, const Device& device, int* number, const Ask& ask) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto kept = kept_.find(device.ordinal);
+    const std::pair key(device.ordinal, kernel);
+    auto kept = kept_.find(key);
     if (kept == kept_.end()) {
       OZAKI_RETURN_IF_ERROR(ask(number));
-      kept = kept_.emplace(device.ordinal, *number).first;
+      kept = kept_.emplace(key, *number).first;
     }
     *number = kept->second;
     return Status();
@@ -49,23 +42,7 @@ class PerDevice {
 
  private:
   std::mutex mutex_;
-  std::map<int, int> kept_;
+  std::map<std::pair<int, const void*>, int> kept_;
 };
-
-// The status of the launch just made of `kernel`, on the current device.
-Status launch_status(const char* kernel);
-
-// How many CTAs of a kernel run at once on the current device.
-template <typename Kernel>
-Status resident_ctas(Kernel kernel, int threads, int shared_bytes, int64_t* ctas) {
-  int ordinal = 0, multiprocessors = 0, of_each = 0;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaGetDevice(&ordinal));
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, threads, shared_bytes));
-  *ctas = int64_t{multiprocessors} * of_each;
-  return of_each > 0 ? Status() : Status("no CTA fits on this device");
-}
 
 }  // namespace ozaki

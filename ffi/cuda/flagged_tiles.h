@@ -23,6 +23,8 @@ struct FlaggedTiles {
         tiles_m(tiles_of(m)),
         tiles_n(tiles_of(n)) {}
 
+  OZAKI_HD int64_t count(int64_t batch) const { return batch * tiles_m * tiles_n; }
+
 #if defined(__CUDACC__)
   __device__ __forceinline__ uint32_t word(int64_t batch, int64_t i, int64_t j) const {
     return rungs[(batch * tiles_m + i) * tiles_n + j];
@@ -39,7 +41,7 @@ struct FlaggedTiles {
   // Whether no tile at all is flagged, as is the rule on the later rungs. All threads of a CTA must
   // ask. A barrier.
   __device__ __forceinline__ bool none(int64_t batch) const {
-    const int64_t tiles = batch * tiles_m * tiles_n;
+    const int64_t tiles = count(batch);
     uint32_t found = 0;
     for (int64_t at = threadIdx.x * 4; at < tiles; at += blockDim.x * 4) {
       if (at + 4 <= tiles) {
@@ -65,10 +67,11 @@ inline int64_t tile_list_bytes(int64_t batch, int64_t m, int64_t n) {
   return sizeof(TileList) * (1 + batch * tiles(m) * tiles(n));
 }
 
+struct Device;
 struct TileGrid;
 
 // Enqueues the list of those tiles of `grid` that meet flagged ones, of a product over k.
 Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch, int k,
-                        TileList* list, cudaStream_t stream);
+                        TileList* list, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

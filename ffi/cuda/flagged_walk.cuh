@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "flagged_tiles.h"
+
 namespace ozaki {
 
 // visit(index) for every index < count of this CTA where flagged(index). All threads of a CTA of
@@ -30,6 +32,28 @@ __device__ __forceinline__ void for_flagged(int64_t count, const Flagged& flagge
       }
     }
   }
+}
+
+// The first output of a flagged tile, its word, and which part of it is meant.
+struct PartOfTile {
+  int64_t batch, row, column;
+  uint32_t word;
+  int part;
+};
+
+// visit(part) for the parts of flagged tiles, kParts a tile, of `parts` in all.
+template <int kThreads, int kParts, typename Visit>
+__device__ __forceinline__ void for_parts_of_flagged(const FlaggedTiles& flagged, int64_t parts,
+                                                     const Visit& visit) {
+  for_flagged<kThreads>(
+      parts, [&](int64_t index) { return (flagged.rungs[index / kParts] & flagged.wanted) != 0; },
+      [&](int64_t index) {
+        const int64_t tile = index / kParts, row_tile = tile / flagged.tiles_n;
+        const int64_t batch = row_tile / flagged.tiles_m;
+        visit(PartOfTile{batch, (row_tile - batch * flagged.tiles_m) * kTile,
+                         (tile - row_tile * flagged.tiles_n) * kTile, flagged.rungs[tile],
+                         static_cast<int>(index % kParts)});
+      });
 }
 
 }  // namespace ozaki

@@ -81,7 +81,7 @@ Status launch_grouped_mma(const GroupedMma& mma, TileShape shape, const Device& 
   args.symmetry = mma.symmetry;
   if (mma.list != nullptr) {
     OZAKI_RETURN_IF_ERROR(
-        launch_tile_list(mma.flagged, args.grid, args.batch, args.kp, mma.list, stream));
+        launch_tile_list(mma.flagged, args.grid, args.batch, args.kp, mma.list, device, stream));
   }
   const auto launch = is_wgmma(shape) ? launch_wgmma : launch_mma_sync;
   return launch(args, shape, mma.kind, device, stream);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device.h"
+#include "launch.h"
 #include "mma_launch.h"
 #include "mma_sync_tile.cuh"
 #include "ptx/mbarrier.cuh"
@@ -88,39 +88,37 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerMultiprocessor)
 }
 
 template <typename S, MmaOutput kKind>
-Status launch(MmaArguments args, cudaStream_t stream) {
+Status launch_shape(MmaArguments args, const Device& device, cudaStream_t stream) {
   const auto kernel = mma_sync_kernel<S, kKind>;
-  constexpr int kBytes = kSharedBytes<S, kKind>;
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  LaunchShape shape = {0, S::kThreads, kSharedBytes<S, kKind>};
   // A CTA a tile, up to the largest grid; as many as run at once where most may have no tile.
-  int64_t most = INT32_MAX;
+  int most = INT32_MAX;
   if constexpr (is_flagged(kKind)) {
-    OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, S::kThreads, kBytes, &most));
+    OZAKI_RETURN_IF_ERROR(resident_clusters(address_of(kernel), shape, device, &most));
   }
-  const uint32_t workers = std::min(args.grid.all_tiles(), most);
-  args.grid.set_workers(workers);
-  kernel<<<workers, S::kThreads, kBytes, stream>>>(args);
-  return launch_status("mma_sync_kernel");
+  shape.ctas = std::min<int64_t>(args.grid.all_tiles(), most);
+  args.grid.set_workers(static_cast<uint32_t>(shape.ctas));
+  return launch("mma_sync_kernel", kernel, shape, device, stream, args);
 }
 
 // The partial CRT keeps a group's residues beside the accumulators: more warps share a tile.
 template <MmaOutput kKind>
-Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
+Status launch_kind(const MmaArguments& args, TileShape shape, const Device& device,
+                   cudaStream_t stream) {
   constexpr bool kOneModulus = kKind != MmaOutput::kPartialCrt;
   switch (shape) {
     case TileShape::kMmaSync256x128:
       if constexpr (kKind == MmaOutput::kResidues) {
-        return launch<Shape<256, 128, 4, 2, 4, 1>, kKind>(args, stream);
+        return launch_shape<Shape<256, 128, 4, 2, 4, 1>, kKind>(args, device, stream);
       }
       return Status("grouped_mma: tiles of 256 x 128 are for residues alone");
     case TileShape::kMmaSync128x128:
-      return launch<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(args,
-                                                                                            stream);
+      return launch_shape<Shape<128, 128, 2, kOneModulus ? 2 : 4, 3, kOneModulus ? 2 : 1>, kKind>(
+          args, device, stream);
     case TileShape::kMmaSync64x64:
-      return launch<Shape<64, 64, 2, 2, 3, kOneModulus ? 4 : 3>, kKind>(args, stream);
+      return launch_shape<Shape<64, 64, 2, 2, 3, kOneModulus ? 4 : 3>, kKind>(args, device, stream);
     case TileShape::kMmaSync32x32:
-      return launch<Shape<32, 32, 1, 1, 3, 7>, kKind>(args, stream);
+      return launch_shape<Shape<32, 32, 1, 1, 3, 7>, kKind>(args, device, stream);
     default:
       return Status("grouped_mma: not a tile shape of mma.sync");
   }
@@ -129,9 +127,10 @@ Status launch(const MmaArguments& args, TileShape shape, cudaStream_t stream) {
 }  // namespace
 
 Status launch_mma_sync(const MmaArguments& arguments, TileShape shape, MmaOutput kind,
-                       const Device&, cudaStream_t stream) {
-  return with_constant(kind,
-                       [&](auto constant) { return launch<constant()>(arguments, shape, stream); });
+                       const Device& device, cudaStream_t stream) {
+  return with_constant(kind, [&](auto constant) {
+    return launch_kind<constant()>(arguments, shape, device, stream);
+  });
 }
 
 }  // namespace ozaki

@@ -332,26 +332,6 @@ Status encode_rhs(RhsMaps* maps, const uint8_t* rhs, const MmaArguments& args) {
   return encode_permuted(&maps->permuted, rhs, args);
 }
 
-// Prepares the kernel for the current device: how many clusters of it run there at once.
-template <typename S, MmaOutput kKind>
-Status resident_clusters(int* clusters) {
-  const auto kernel = wgmma_kernel<S, kKind>;
-  constexpr int kSharedBytes = S::template kSharedBytes<kKind>;
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {S::kCluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = S::kCluster;
-  config.blockDim = S::kThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveClusters(clusters, kernel, &config));
-  return *clusters > 0 ? Status() : Status("grouped_mma: no cluster of CTAs fits on this device");
-}
-
 template <typename S, MmaOutput kKind>
 Status launch_shape(MmaArguments args, const Device& device, cudaStream_t stream) {
   const cuuint64_t k = args.kp, m = args.m;
@@ -366,14 +346,13 @@ Status launch_shape(MmaArguments args, const Device& device, cudaStream_t stream
 
   // Persistent: no more clusters than the device holds at once, or the last ones would wait for
   // the whole share of an earlier one.
-  static PerDevice kept;
+  const auto kernel = wgmma_kernel<S, kKind>;
+  LaunchShape shape = {0, S::kThreads, S::template kSharedBytes<kKind>, S::kCluster, true};
   int resident = 0;
-  OZAKI_RETURN_IF_ERROR(kept.get(device, &resident, resident_clusters<S, kKind>));
+  OZAKI_RETURN_IF_ERROR(resident_clusters(address_of(kernel), shape, device, &resident));
   args.grid.set_workers(std::min<int64_t>(resident, args.grid.all_tiles()));
-  const int64_t ctas = int64_t{args.grid.workers} * S::kCluster;
-  return launch("wgmma_kernel", wgmma_kernel<S, kKind>,
-                {ctas, S::kThreads, S::template kSharedBytes<kKind>, S::kCluster, true}, stream,
-                maps, args);
+  shape.ctas = int64_t{args.grid.workers} * S::kCluster;
+  return launch("wgmma_kernel", kernel, shape, device, stream, maps, args);
 }
 
 template <MmaOutput kKind>
@@ -397,12 +376,12 @@ Status launch_kind(const MmaArguments& args, TileShape shape, const Device& devi
 
 Status wgmma_available(const Device& device, bool* available) {
   using S = Shape<256, 4, 1>;
-  static PerDevice kept;
+  const void* const kernel = address_of(wgmma_kernel<S, MmaOutput::kResidues>);
+  static PerKernel kept;
   int threads = 0;
-  OZAKI_RETURN_IF_ERROR(kept.get(device, &threads, [](int* number) {
+  OZAKI_RETURN_IF_ERROR(kept.get(kernel, device, &threads, [kernel](int* number) {
     cudaFuncAttributes attributes;
-    OZAKI_RETURN_IF_CUDA_ERROR(
-        cudaFuncGetAttributes(&attributes, wgmma_kernel<S, MmaOutput::kResidues>));
+    OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncGetAttributes(&attributes, kernel));
     *number = attributes.maxThreadsPerBlock;
     return Status();
   }));

@@ -2,21 +2,14 @@
 #include <utility>
 
 #include "combine_outputs.cuh"
-#include "device.h"
 #include "ladder_combine.h"
+#include "launch.h"
+#include "output_grid.cuh"
 
 namespace ozaki {
 namespace {
 
 constexpr int kThreads = 128, kColumns = Residues<kMaxModuli>::kColumns;
-
-// As in combine.cu: a block is (kThreads >> log2_lanes) rows, counted through the batch, by kColumns
-// << log2_lanes columns.
-struct Grid {
-  int64_t np;
-  int log2_lanes;
-  uint32_t column_blocks, blocks;
-};
 
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers.
 template <int N>
@@ -53,14 +46,11 @@ __device__ __forceinline__ uint32_t wanted_columns(const LadderCombine& args, ui
 struct Place {
   uint32_t row, batch, column, set;
 
-  __device__ __forceinline__ Place(const LadderCombine& args, const Grid& grid, uint32_t block) {
+  __device__ __forceinline__ Place(const LadderCombine& args, const OutputGrid& grid,
+                                   uint32_t block) {
     const uint32_t m = static_cast<uint32_t>(args.product.a_layout.rows);
-    const uint32_t row_block = block / grid.column_blocks;
-    const uint32_t column_block = block - row_block * grid.column_blocks;
-    const uint32_t lane = threadIdx.x & ((1u << grid.log2_lanes) - 1);
-    row = row_block * (kThreads >> grid.log2_lanes) + (threadIdx.x >> grid.log2_lanes);
-    column = ((column_block << grid.log2_lanes) + lane) * kColumns;
-    batch = row / m;
+    const OutputGrid::Place first = grid.place<kThreads, kColumns>(block);
+    row = first.row, column = first.column, batch = row / m;
     const bool inside = batch < args.product.a_layout.batch && column < args.product.b_layout.rows;
     set = inside ? args.flagged.set(batch, (row - batch * m) / uint32_t{kTile},
                                     column / uint32_t{kTile})
@@ -69,7 +59,7 @@ struct Place {
 };
 
 template <int N>
-__device__ __forceinline__ void write_outputs(const LadderCombine& args, const Grid& grid,
+__device__ __forceinline__ void write_outputs(const LadderCombine& args, const OutputGrid& grid,
                                               int planes, const Place& place) {
   using V = Residues<N>;
   const Combine& product = args.product;
@@ -109,7 +99,8 @@ __device__ __forceinline__ void write_outputs(const LadderCombine& args, const G
 // first.
 template <int kMost, int... kOffsets>
 __device__ __forceinline__ void write_counted(int count, const LadderCombine& args,
-                                              const Grid& grid, int planes, const Place& place,
+                                              const OutputGrid& grid, int planes,
+                                              const Place& place,
                                               std::integer_sequence<int, kOffsets...>) {
   (void)((count == kMost - kOffsets &&
           (write_outputs<kMost - kOffsets>(args, grid, planes, place), true)) ||
@@ -118,10 +109,12 @@ __device__ __forceinline__ void write_counted(int count, const LadderCombine& ar
 
 template <int kMost>
 __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 6 : 5)
-    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const Grid grid, int planes) {
+    ladder_combine_kernel(const __grid_constant__ LadderCombine args, const OutputGrid grid,
+                          int planes) {
   if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;
 #pragma unroll 1
-  for (uint32_t block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
+  for (uint32_t block = blockIdx.x; block < static_cast<uint32_t>(grid.blocks);
+       block += gridDim.x) {
     const Place place(args, grid, block);
     // The count is read here, at the same time as the set of the place.
     write_counted<kMost>(*args.count, args, grid, planes, place,
@@ -133,25 +126,15 @@ __global__ void __launch_bounds__(kThreads, kMost <= 15 ? 6 : 5)
 
 Status launch_ladder_combine(const LadderCombine& combine, int planes, const Device& device,
                              cudaStream_t stream) {
-  const int64_t m = combine.product.a_layout.rows, n = combine.product.b_layout.rows;
-  Grid grid;
-  grid.np = padded(n);
-  const int64_t lanes = (n + kColumns - 1) / kColumns;
-  grid.log2_lanes = 0;
-  while ((1 << grid.log2_lanes) < lanes && (1 << grid.log2_lanes) < kThreads) ++grid.log2_lanes;
-  const int64_t width = int64_t{kColumns} << grid.log2_lanes;
-  grid.column_blocks = static_cast<uint32_t>((n + width - 1) / width);
-  const int64_t rows = combine.product.a_layout.batch * m, height = kThreads >> grid.log2_lanes;
-  const int64_t blocks = (rows + height - 1) / height * grid.column_blocks;
-  if (blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
-  grid.blocks = static_cast<uint32_t>(blocks);
+  const OutputGrid grid(combine.product.a_layout, combine.product.b_layout, kThreads, kColumns);
+  if (grid.blocks > INT32_MAX) return Status("ladder_combine: more than 2^31 blocks of outputs");
   // Seldom is any tile flagged: CTAs that find so are to be few.
   const int64_t ctas =
-      combine.seldom ? std::min(blocks, int64_t{5} * device.multiprocessors) : blocks;
+      combine.seldom ? std::min(grid.blocks, int64_t{5} * device.multiprocessors) : grid.blocks;
 
   const auto kernel = planes <= 15 ? ladder_combine_kernel<15> : ladder_combine_kernel<kMaxModuli>;
-  kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(combine, grid, planes);
-  return launch_status("ladder_combine_kernel");
+  return launch("ladder_combine_kernel", kernel, {ctas, kThreads}, device, stream, combine, grid,
+                planes);
 }
 
 }  // namespace ozaki

@@ -19,8 +19,8 @@ struct LadderCombine {
   bool seldom;           // most tiles are not flagged, as a rule
 };
 
-// Enqueues on `stream` of the current device. Outputs of other rungs keep what they hold. Allocates
-// nothing, waits for nothing.
+// Enqueues on `stream` of `device`, the current one. Outputs of other rungs keep what they hold.
+// Allocates nothing, waits for nothing.
 Status launch_ladder_combine(const LadderCombine& combine, int planes, const Device& device,
                              cudaStream_t stream);
 

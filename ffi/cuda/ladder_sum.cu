@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <type_traits>
 
 #include "chain_sum.h"
 #include "common/accumulate.h"
 #include "common/chains.h"
-#include "device.h"
 #include "flagged_walk.cuh"
+#include "join_threads.cuh"
 #include "launch.h"
 #include "ptx/dependent_launch.cuh"
 
@@ -324,14 +323,10 @@ __device__ __forceinline__ void process(const LadderSum& args, Block block, Shar
       wanted |= static_cast<uint32_t>(open) << (i * kOwnColumns + j);
     }
   }
-  __syncthreads();  // the block before has left the shared memory
-  if (threadIdx.x == 0) shared.count = 0;
-  __syncthreads();
-  const int own = __popc(wanted);
-  if (own != 0) atomicAdd(&shared.count, own);
-  __syncthreads();
-  const bool few = shared.count <= kFew;
-  if (shared.count == 0) return;
+  // The block before has left the shared memory.
+  const int count = sum_of_threads(__popc(wanted), shared.count);
+  if (count == 0) return;
+  const bool few = count <= kFew;
   __syncthreads();
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
@@ -367,42 +362,27 @@ __global__ void __launch_bounds__(kThreads)
     ladder_sum_kernel(const __grid_constant__ LadderSum args, int64_t blocks) {
   __shared__ __align__(16) Shared shared;
   ptx::wait_for_previous();
-  const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
-  const int64_t tiles_m = args.flagged.tiles_m, tiles_n = args.flagged.tiles_n;
-  for_flagged<kThreads>(
-      blocks,
-      [&](int64_t index) {
-        return (args.flagged.rungs[index / kBlocksPerTile] & args.flagged.wanted) != 0;
-      },
-      [&](int64_t index) {
-        const int64_t tile = index / kBlocksPerTile, row_tile = tile / tiles_n;
-        const int part = static_cast<int>(index % kBlocksPerTile);
-        const int64_t batch = row_tile / tiles_m;
-        const int64_t i = (row_tile - batch * tiles_m) * kTile + part / kBlocksAcross * kRows;
-        const int64_t j = (tile - row_tile * tiles_n) * kTile + part % kBlocksAcross * kColumns;
-        if (i >= m || j >= n) return;
-        process<kExact>(
-            args,
-            {static_cast<uint32_t>(batch), static_cast<uint32_t>(i), static_cast<uint32_t>(j)},
-            shared);
-      });
+  for_parts_of_flagged<kThreads, kBlocksPerTile>(args.flagged, blocks, [&](const PartOfTile& at) {
+    const int64_t i = at.row + at.part / kBlocksAcross * kRows;
+    const int64_t j = at.column + at.part % kBlocksAcross * kColumns;
+    if (i >= args.a_layout.rows || j >= args.b_layout.rows) return;
+    process<kExact>(
+        args, {static_cast<uint32_t>(at.batch), static_cast<uint32_t>(i), static_cast<uint32_t>(j)},
+        shared);
+  });
 }
 
 }  // namespace
 
 Status launch_ladder_sum(const LadderSum& sum, const Device& device, cudaStream_t stream) {
   if (sum.group > 0) {
-    OZAKI_RETURN_IF_ERROR(launch_chain_sum_dense(sum, stream));
+    OZAKI_RETURN_IF_ERROR(launch_chain_sum_dense(sum, device, stream));
     OZAKI_RETURN_IF_ERROR(launch_chain_sum_few(sum, device, stream));
   }
   const auto kernel = sum.exact ? ladder_sum_kernel<true> : ladder_sum_kernel<false>;
-  int64_t ctas = 0;
-  OZAKI_RETURN_IF_ERROR(resident_ctas(kernel, kThreads, 0, &ctas));
-  const int64_t blocks =
-      sum.a_layout.batch * sum.flagged.tiles_m * sum.flagged.tiles_n * kBlocksPerTile;
-  return launch("ladder_sum_kernel", kernel,
-                {std::min(ctas, blocks), kThreads, 0, 1, sum.group > 0 && device.bulk_copies},
-                stream, sum, blocks);
+  const int64_t blocks = sum.flagged.count(sum.a_layout.batch) * kBlocksPerTile;
+  return launch_resident("ladder_sum_kernel", kernel, {blocks, kThreads, 0, 1, sum.group > 0},
+                         device, stream, sum, blocks);
 }
 
 }  // namespace ozaki

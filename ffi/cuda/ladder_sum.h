@@ -23,7 +23,7 @@ struct LadderSum {
   double* c;                         // [batch, m, n]: other outputs keep what they hold
 };
 
-// Enqueues on `stream` of the current device. Allocates nothing, waits for nothing.
+// Enqueues on `stream` of `device`, the current one. Allocates nothing, waits for nothing.
 Status launch_ladder_sum(const LadderSum& sum, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "device.h"
+#include "launch.h"
 #include "needed_range.cuh"
 #include "planes.h"
 
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kPlanes>
-Status launch(const Planes& planes, const Device& device, cudaStream_t stream) {
+Status launch_count(const Planes& planes, const Device& device, cudaStream_t stream) {
   const Layout& layout = planes.layout;
   PlaneGrid grid;
   grid.kept = planes.subset.kept();
@@ -155,15 +155,14 @@ Status launch(const Planes& planes, const Device& device, cudaStream_t stream) {
   const int64_t ctas = kFine ? std::min(grid.all, int64_t{4} * device.multiprocessors) : grid.all;
   const bool contiguous = layout.stride_k == 1 || layout.k == 1;
   const auto kernel = contiguous ? planes_kernel<true, kPlanes> : planes_kernel<false, kPlanes>;
-  kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(planes, grid);
-  return launch_status("planes_kernel");
+  return launch("planes_kernel", kernel, {ctas, kThreads}, device, stream, planes, grid);
 }
 
 }  // namespace
 
 Status launch_planes(const Planes& planes, int count, const Device& device, cudaStream_t stream) {
-  return count == kCoarsePlanes ? launch<kCoarsePlanes>(planes, device, stream)
-                                : launch<kFinePlanes>(planes, device, stream);
+  return count == kCoarsePlanes ? launch_count<kCoarsePlanes>(planes, device, stream)
+                                : launch_count<kFinePlanes>(planes, device, stream);
 }
 
 }  // namespace ozaki

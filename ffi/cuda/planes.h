@@ -21,8 +21,8 @@ struct Planes {
   uint8_t* planes;       // [batch, 1 or 4, rows, padded_k(subset.kept())]
 };
 
-// Enqueues the coarse plane (count 1) or the fine ones (count 4) on `stream` of the current device.
-// Allocates nothing, waits for nothing.
+// Enqueues the coarse plane (count 1) or the fine ones (count 4) on `stream` of `device`, the current
+// one. Allocates nothing, waits for nothing.
 Status launch_planes(const Planes& planes, int count, const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

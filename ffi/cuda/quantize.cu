@@ -251,13 +251,6 @@ __global__ void __launch_bounds__(kTileThreads, 5)
   store_residues<Integer>(tiling, position, tile, rows, residues, coarse);
 }
 
-template <typename Kernel, typename... Arguments>
-Status launch_tiles(const char* name, Kernel kernel, LaunchShape shape, const Tiling& tiling,
-                    const Device& device, cudaStream_t stream, const Arguments&... arguments) {
-  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
-  return launch(name, kernel, shape, stream, tiling, arguments...);
-}
-
 ResidueArray residue_array(uint8_t* residues, const Layout& layout, int moduli) {
   const int64_t kp = padded_k(layout.k);
   return {residues, moduli, moduli, kp, layout.rows * kp};
@@ -270,10 +263,10 @@ Status launch_residues(const double* x, const Layout& layout, int moduli, const 
   Tiling tiling;
   make_tiling(x, layout, device, TilePass::kBlocks, tiling);
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
-  return launch_tiles("residues_kernel",
-                      moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
-                      {tiling.tiles, kTileThreads, bytes, 1, early}, tiling, device, stream, scale,
-                      stats, residue_array(residues, layout, moduli), coarse);
+  return launch("residues_kernel",
+                moduli <= kMaxNarrowModuli ? residues_kernel<Narrow> : residues_kernel<Wide>,
+                {tiling.tiles, kTileThreads, bytes, 1, early}, device, stream, tiling, scale, stats,
+                residue_array(residues, layout, moduli), coarse);
 }
 
 }  // namespace
@@ -294,12 +287,10 @@ Status launch_flagged_residues(const double* x, const Layout& layout, int planes
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
   const auto kernel =
       planes <= kMaxNarrowModuli ? flagged_residues_kernel<Narrow> : flagged_residues_kernel<Wide>;
-  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
   // Seldom is any tile flagged: CTAs that find so are to be few.
   const int64_t ctas = std::min(tiling.tiles, int64_t{8} * device.multiprocessors);
-  kernel<<<static_cast<unsigned>(ctas), kTileThreads, bytes, stream>>>(
-      tiling, scale, residue_array(residues, layout, planes), count, flagged, side);
-  return launch_status("flagged_residues_kernel");
+  return launch("flagged_residues_kernel", kernel, {ctas, kTileThreads, bytes}, device, stream,
+                tiling, scale, residue_array(residues, layout, planes), count, flagged, side);
 }
 
 Status launch_quantize(const double* x, const Layout& layout, int moduli, const ScaleBounds& bounds,
@@ -309,8 +300,8 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli, const 
   Tiling tiling;
   if (!make_tiling(x, layout, device, TilePass::kWholeRows, tiling)) {
     OZAKI_RETURN_IF_ERROR(launch_statistics(x, layout, bounds, outputs, scratch, device, stream));
-    return launch_residues(x, layout, moduli, outputs.scale, outputs.stats, residues, coarse,
-                           device.bulk_copies, device, stream);
+    return launch_residues(x, layout, moduli, outputs.scale, outputs.stats, residues, coarse, true,
+                           device, stream);
   }
   const int bytes = tiling.tile_bytes() + tiling.rows * tiling.row_chunks * sizeof(RowStatistics) +
                     tiling.rows * sizeof(RowOfTile);
@@ -320,9 +311,9 @@ Status launch_quantize(const double* x, const Layout& layout, int moduli, const 
                           ? narrow ? quantize_kernel<Narrow, false> : quantize_kernel<Wide, false>
                       : narrow ? quantize_kernel<Narrow, true>
                                : quantize_kernel<Wide, true>;
-  return launch_tiles(
-      "quantize_kernel", kernel, {tiling.tiles, kTileThreads, bytes, cluster, device.bulk_copies},
-      tiling, device, stream, bounds, outputs, residue_array(residues, layout, moduli), coarse);
+  return launch("quantize_kernel", kernel, {tiling.tiles, kTileThreads, bytes, cluster, true},
+                device, stream, tiling, bounds, outputs, residue_array(residues, layout, moduli),
+                coarse);
 }
 
 }  // namespace ozaki

@@ -105,9 +105,8 @@ Status launch_residues(const double* parts, const Layout& layout, int moduli, co
                           ? complex_residues_kernel<Narrow, kMaxNarrowComplexModuli>
                           : complex_residues_kernel<Wide, kMaxComplexModuli>;
   const int bytes = tiling.tile_bytes() + tiling.rows * sizeof(RowOfTile);
-  OZAKI_RETURN_IF_ERROR(allow_shared_memory(kernel, device));
   return launch("complex_residues_kernel", kernel, {tiling.tiles, kTileThreads, bytes, 1, early},
-                stream, tiling, scale, array);
+                device, stream, tiling, scale, array);
 }
 
 }  // namespace
@@ -123,8 +122,7 @@ Status launch_quantize_complex(const double* parts, const Layout& layout, int mo
                                const Device& device, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(
       launch_statistics(parts, layout, {kComplexBounds[moduli]}, outputs, scratch, device, stream));
-  return launch_residues(parts, layout, moduli, outputs.scale, residues, device.bulk_copies, device,
-                         stream);
+  return launch_residues(parts, layout, moduli, outputs.scale, residues, true, device, stream);
 }
 
 }  // namespace ozaki

@@ -102,24 +102,22 @@ Status launch_statistics(const double* x, const Layout& layout, const ScaleBound
   RowStatistics* chunk = static_cast<RowStatistics*>(scratch);
   const int64_t chunks = chunks_of(layout.k), rows = layout.batch * layout.rows;
   if (tiling.k_contiguous()) {
-    OZAKI_RETURN_IF_ERROR(allow_shared_memory(chunk_statistics_kernel, device));
-    OZAKI_RETURN_IF_ERROR(
-        launch("chunk_statistics_kernel", chunk_statistics_kernel,
-               {tiling.tiles, kTileThreads, tiling.tile_bytes(), 1, device.bulk_copies}, stream,
-               tiling, chunk, chunks));
+    OZAKI_RETURN_IF_ERROR(launch("chunk_statistics_kernel", chunk_statistics_kernel,
+                                 {tiling.tiles, kTileThreads, tiling.tile_bytes(), 1, true}, device,
+                                 stream, tiling, chunk, chunks));
   } else {
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows * chunks;
     const auto kernel =
         layout.parts == 1 ? strided_chunk_statistics_kernel<1> : strided_chunk_statistics_kernel<2>;
     OZAKI_RETURN_IF_ERROR(launch("strided_chunk_statistics_kernel", kernel,
-                                 {tiles, kTileThreads, 0, 1, device.bulk_copies}, stream, tiling.x,
+                                 {tiles, kTileThreads, 0, 1, true}, device, stream, tiling.x,
                                  layout, chunk, static_cast<uint32_t>(chunks)));
   }
 
   const int log2_lanes = join_log2_lanes(chunks);
   const int64_t blocks = ((rows << log2_lanes) + kTileThreads - 1) / kTileThreads;
   return launch("join_statistics_kernel", join_statistics_kernel,
-                {blocks, kTileThreads, 0, 1, device.bulk_copies}, stream, tiling.x, layout, chunk,
+                {blocks, kTileThreads, 0, 1, true}, device, stream, tiling.x, layout, chunk,
                 static_cast<int>(chunks), log2_lanes, log2_chunks_of_part(chunks), bounds, outputs);
 }
 

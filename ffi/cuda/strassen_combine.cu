@@ -5,6 +5,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "for_each_index.cuh"
+#include "launch.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
 #include "special_outputs.cuh"
@@ -126,10 +127,11 @@ struct Complex {
       }
       const ImaginarySummand summand(moduli[z], units[z], crt.multiplier[z]);
       start += summand.start;
+      const uint32_t zero = moduli[z].float_zero - kFloatBits + 5 * moduli[z].p;
 #pragma unroll
       for (int q = 0; q < kQuarters; ++q) {
         add_halves(c[0][q] + c[1][q], crt.multiplier[z], y[q][0], y[q][2]);
-        const uint32_t difference = c[1][q] - c[0][q] + 5 * (moduli[z].p << 16 | moduli[z].p);
+        const uint32_t difference = c[1][q] - c[0][q] + (zero << 16 | zero);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const uint32_t x = __byte_perm(difference, kFloatBits, e == 0 ? 0x7410 : 0x7432);
@@ -319,7 +321,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
 }
 
 template <typename Field>
-Status launch(const Combine& combine, int moduli, const int32_t* count, cudaStream_t stream) {
+Status launch_field(const Combine& combine, int moduli, const int32_t* count, const Device& device,
+                    cudaStream_t stream) {
   constexpr int kWidth = 32 * kParts / Field::kRoots;
   Grid grid;
   grid.half_m = strassen_half(combine.a_layout.rows);
@@ -328,23 +331,23 @@ Status launch(const Combine& combine, int moduli, const int32_t* count, cudaStre
   grid.column_blocks = static_cast<uint32_t>((grid.half_n + kWidth - 1) / kWidth);
   const int64_t warps = combine.a_layout.batch * grid.half_m * grid.column_blocks;
   if (warps > INT32_MAX) return Status("strassen_combine: more than 2^31 warps for the result");
-  const unsigned blocks = static_cast<unsigned>((warps + kWarps - 1) / kWarps);
   const int bytes = kWarps * groups_of(moduli) * sizeof(GroupBuffer<Field>);
-  strassen_combine_kernel<Field><<<blocks, kThreads, bytes, stream>>>(combine, grid, moduli, count);
-  return launch_status("strassen_combine_kernel");
+  return launch("strassen_combine_kernel", strassen_combine_kernel<Field>,
+                {(warps + kWarps - 1) / kWarps, kThreads, bytes}, device, stream, combine, grid,
+                moduli, count);
 }
 
 }  // namespace
 
 Status launch_strassen_combine(const Combine& combine, int moduli, const int32_t* count,
-                               const Device&, cudaStream_t stream) {
+                               const Device& device, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_combine", combine.a_layout, moduli));
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_combine", combine.b_layout, moduli));
   if (combine.kind != MmaOutput::kResidues) {
     return Status("strassen_combine: needs the residues of the products, not their partial CRT");
   }
-  return combine.a_layout.parts == 2 ? launch<Complex>(combine, moduli, count, stream)
-                                     : launch<Real>(combine, moduli, count, stream);
+  return combine.a_layout.parts == 2 ? launch_field<Complex>(combine, moduli, count, device, stream)
+                                     : launch_field<Real>(combine, moduli, count, device, stream);
 }
 
 }  // namespace ozaki

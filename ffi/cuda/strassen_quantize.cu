@@ -3,6 +3,7 @@
 #include "common/complex.h"
 #include "common/scale.h"
 #include "for_each_index.cuh"
+#include "launch.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
 #include "ptx/mbarrier.cuh"
@@ -293,29 +294,25 @@ __global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 3
 }
 
 template <typename Tile, typename Element>
-Status launch(Arguments args, cudaStream_t stream) {
+Status launch_tiles(Arguments args, const Device& device, cudaStream_t stream) {
   args.row_tiles = static_cast<uint32_t>((args.half_rows + Tile::kRows - 1) / Tile::kRows);
   args.depth_tiles = static_cast<uint32_t>((args.depth + Tile::kDepth - 1) / Tile::kDepth);
   const int64_t tiles = args.layout.batch * args.row_tiles * args.depth_tiles;
-  if (tiles > INT32_MAX) return Status("strassen_quantize: more than 2^31 tiles in the operand");
-  const auto kernel = strassen_quantize_kernel<Tile, Element>;
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes));
-  kernel<<<static_cast<unsigned>(tiles), Tile::kThreads, Tile::kSharedBytes, stream>>>(args);
-  return launch_status("strassen_quantize_kernel");
+  return launch("strassen_quantize_kernel", strassen_quantize_kernel<Tile, Element>,
+                {tiles, Tile::kThreads, Tile::kSharedBytes}, device, stream, args);
 }
 
 template <template <typename> typename Element>
-Status launch(const Arguments& args, cudaStream_t stream) {
+Status launch_field(const Arguments& args, const Device& device, cudaStream_t stream) {
   constexpr int kParts = Element<ShiftedNarrow>::kParts;
-  using Contiguous = ContiguousTile<kParts>;
-  using Strided = StridedTile<kParts>;
-  if (args.moduli <= Element<ShiftedNarrow>::kMaxModuli) {
-    return args.layout.k_contiguous() ? launch<Contiguous, Element<ShiftedNarrow>>(args, stream)
-                                      : launch<Strided, Element<ShiftedNarrow>>(args, stream);
-  }
-  return args.layout.k_contiguous() ? launch<Contiguous, Element<Wide>>(args, stream)
-                                    : launch<Strided, Element<Wide>>(args, stream);
+  const auto launch_layout = [&](auto of) {
+    using Of = decltype(of);
+    return args.layout.k_contiguous()
+               ? launch_tiles<ContiguousTile<kParts>, Of>(args, device, stream)
+               : launch_tiles<StridedTile<kParts>, Of>(args, device, stream);
+  };
+  return args.moduli <= Element<ShiftedNarrow>::kMaxModuli ? launch_layout(Element<ShiftedNarrow>())
+                                                           : launch_layout(Element<Wide>());
 }
 
 }  // namespace
@@ -342,7 +339,7 @@ Status check_strassen(const char* stage, const Layout& layout, int moduli) {
 
 Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenSide side,
                                 int moduli, const int32_t* count, const int32_t* scale,
-                                uint8_t* residues, const Device&, cudaStream_t stream) {
+                                uint8_t* residues, const Device& device, cudaStream_t stream) {
   OZAKI_RETURN_IF_ERROR(check_strassen("strassen_quantize", layout, moduli));
   Arguments args = {};
   args.x = reinterpret_cast<const uint64_t*>(x);
@@ -362,7 +359,8 @@ Status launch_strassen_quantize(const double* x, const Layout& layout, StrassenS
     return Status("strassen_quantize: more than 2^39 bytes of residues of one batch element");
   }
   args.product_lines = static_cast<uint32_t>(product_lines);
-  return layout.parts == 2 ? launch<Complex>(args, stream) : launch<Real>(args, stream);
+  return layout.parts == 2 ? launch_field<Complex>(args, device, stream)
+                           : launch_field<Real>(args, device, stream);
 }
 
 }  // namespace ozaki

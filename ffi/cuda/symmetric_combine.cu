@@ -2,6 +2,7 @@
 
 #include "combine_outputs.cuh"
 #include "common/certificate.h"
+#include "launch.h"
 #include "symmetric_combine.h"
 #include "symmetry.h"
 
@@ -112,7 +113,7 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 }  // namespace
 
 Status launch_symmetric_combine(const Combine& combine, const uint32_t* tiles, int moduli,
-                                cudaStream_t stream) {
+                                const Device& device, cudaStream_t stream) {
   const int64_t n = combine.a_layout.rows;
   Grid grid;
   grid.np = padded(n);
@@ -120,12 +121,11 @@ Status launch_symmetric_combine(const Combine& combine, const uint32_t* tiles, i
   grid.row_blocks = static_cast<uint32_t>((n + kRows - 1) / kRows);
   grid.tiles = tiles_of(n);
   const int64_t blocks = combine.a_layout.batch * grid.row_blocks * grid.column_blocks;
-  if (blocks > INT32_MAX) return Status("symmetric_combine: more than 2^31 blocks of outputs");
 
   constexpr int kCounts = kMaxModuli - kMinModuli + 1;
   const Kernel kernel = kernel_for(moduli, std::make_integer_sequence<int, kCounts>());
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(combine, tiles, grid);
-  return launch_status("symmetric_combine_kernel");
+  return launch("symmetric_combine_kernel", kernel, {blocks, kThreads}, device, stream, combine,
+                tiles, grid);
 }
 
 }  // namespace ozaki

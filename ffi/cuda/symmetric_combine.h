@@ -13,6 +13,6 @@ namespace ozaki {
 // launch_combine for a square product of which v holds the computed tiles alone; `tiles` as in
 // symmetry.h.
 Status launch_symmetric_combine(const Combine& combine, const uint32_t* tiles, int moduli,
-                                cudaStream_t stream);
+                                const Device& device, cudaStream_t stream);
 
 }  // namespace ozaki

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "device.h"
+#include "launch.h"
 #include "symmetry.h"
 
 namespace ozaki {
@@ -126,23 +126,21 @@ Status launch_symmetry(const double* x, const Layout& layout, uint32_t* tiles, c
   const int64_t n = layout.rows, side = tiles_of(n), count = layout.batch * side * side;
   BlockGrid grid;
   OZAKI_RETURN_IF_ERROR(make_block_grid(layout.batch, n, grid));
-  symmetric_tiles_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
-                           stream>>>(tiles, side, count);
-  OZAKI_RETURN_IF_ERROR(launch_status("symmetric_tiles_kernel"));
+  OZAKI_RETURN_IF_ERROR(launch("symmetric_tiles_kernel", symmetric_tiles_kernel,
+                               {(count + kThreads - 1) / kThreads, kThreads}, device, stream, tiles,
+                               side, count));
   const Matrices matrices = {reinterpret_cast<const uint64_t*>(x), n, layout.stride_b,
                              layout.stride_k == 1 ? layout.stride_r : layout.stride_k};
-  symmetry_kernel<<<resident(grid, device), kThreads, 0, stream>>>(matrices, grid, tiles, count,
-                                                                   symmetry_flag(n));
-  return launch_status("symmetry_kernel");
+  return launch("symmetry_kernel", symmetry_kernel, {resident(grid, device), kThreads}, device,
+                stream, matrices, grid, tiles, count, symmetry_flag(n));
 }
 
 Status launch_mirror(double* c, int64_t batch, int64_t n, const uint32_t* tiles,
                      const Device& device, cudaStream_t stream) {
   BlockGrid grid;
   OZAKI_RETURN_IF_ERROR(make_block_grid(batch, n, grid));
-  mirror_kernel<<<resident(grid, device), kThreads, 0, stream>>>(reinterpret_cast<uint64_t*>(c), n,
-                                                                 grid, tiles, tiles_of(n));
-  return launch_status("mirror_kernel");
+  return launch("mirror_kernel", mirror_kernel, {resident(grid, device), kThreads}, device, stream,
+                reinterpret_cast<uint64_t*>(c), n, grid, tiles, tiles_of(n));
 }
 
 }  // namespace ozaki

@@ -1,5 +1,5 @@
-#include "device.h"
 #include "flagged_tiles.h"
+#include "launch.h"
 #include "mma_launch.h"
 #include "ptx/dependent_launch.cuh"
 #include "tile_scheduler.cuh"
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status launch_tile_list(const FlaggedTiles& flagged, const TileGrid& grid, int batch, int k,
-                        TileList* list, cudaStream_t stream) {
-  tile_list_kernel<<<1, kThreads, 0, stream>>>(flagged, grid, batch, k, list);
-  return launch_status("tile_list_kernel");
+                        TileList* list, const Device& device, cudaStream_t stream) {
+  return launch("tile_list_kernel", tile_list_kernel, {1, kThreads}, device, stream, flagged, grid,
+                static_cast<uint32_t>(batch), k, list);
 }
 
 }  // namespace ozaki

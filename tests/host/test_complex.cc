@@ -70,15 +70,12 @@ static void test_parts() {
       const uint32_t more_plus = plus + rng() % 5 * m.p, more_minus = minus + rng() % 5 * m.p;
       y_re[i / 3] += (sample % 2 ? plus + minus : more_plus + more_minus) * multiplier;
       y_im[i / 3] += imaginary_residue(plus, minus, m, unit) * multiplier;
-      if (sample % 2) {
-        const uint32_t residue = imaginary_residue_float(plus | minus << 8, m, unit);
-        device[i / 3] += (residue - m.upper_bytes) * multiplier;
-      } else {
-        const ImaginarySummand summand(m, unit, multiplier);
-        const uint32_t x = kFloatBits + more_minus - more_plus + 5 * m.p;
-        device[i / 3] += summand.start + x * summand.weight;
-        device[i / 3] -= summand.quotient(x) * (m.p * multiplier);
-      }
+      const ImaginarySummand summand(m, unit, multiplier);
+      const uint32_t difference = sample % 2 ? dot4_signed(0x01ff, minus << 8 | plus, m.p)
+                                             : more_minus - more_plus + 5 * m.p;
+      const uint32_t x = m.float_zero + difference;
+      device[i / 3] += summand.start + x * summand.weight;
+      device[i / 3] -= summand.quotient(x) * (m.p * multiplier);
     }
     const auto value = [](const uint32_t (&y)[Crt<N>::kGroups]) {
       return round_to_float64(reconstruct<N, ModulusSet::kComplex>(y), 0);
@@ -99,7 +96,7 @@ static void test_imaginary_summands() {
     const int64_t product = int64_t{m.p} * multiplier;
     const ImaginarySummand summand(m, unit, multiplier);
     for (uint32_t d = 0; d < 1u << 12; ++d) {
-      const uint32_t x = kFloatBits + d;
+      const uint32_t x = m.float_zero + d;
       const int64_t y = static_cast<uint32_t>(summand.start + x * summand.weight -
                                               summand.quotient(x) * (m.p * multiplier));
       CHECK(y < 2 * product && (int64_t{d} * unit.root * multiplier - y) % product == 0,

@@ -7,6 +7,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "cuda/ablation/full_fused.h"
+#include "cuda/launch.h"
 #include "cuda/mma_heuristics.h"
 #include "cuda/mma_sync_tile.cuh"
 #include "cuda/pair_bytes.cuh"
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(Tile128::kThreads, 1)
 }
 
 template <int N>
-Status launch(const FullFused& product, const Device& device, cudaStream_t stream) {
+Status launch_moduli(const FullFused& product, const Device& device, cudaStream_t stream) {
   if (kSharedBytes<N> > device.shared_bytes_block) {
     return Status("full_fused: a tile needs " + std::to_string(kSharedBytes<N>) +
                   " bytes of shared memory, a block of this device has " +
@@ -156,15 +157,11 @@ Status launch(const FullFused& product, const Device& device, cudaStream_t strea
   GroupedMma mma = {};
   mma.batch = product.batch, mma.moduli = 1;
   mma.m = product.m, mma.n = product.n, mma.kp = product.kp;
-  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid) ||
-      args.grid.all_tiles() > INT32_MAX) {
-    return Status("full_fused: more than 2^31 tiles");
+  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid)) {
+    return Status("full_fused: more than 2^30 tiles in a batch element");
   }
-  OZAKI_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      full_fused_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<N>));
-  full_fused_kernel<N><<<static_cast<unsigned>(args.grid.all_tiles()), Tile128::kThreads,
-                         kSharedBytes<N>, stream>>>(args);
-  return launch_status("full_fused_kernel");
+  return launch("full_fused_kernel", full_fused_kernel<N>,
+                {args.grid.all_tiles(), Tile128::kThreads, kSharedBytes<N>}, device, stream, args);
 }
 
 }  // namespace
@@ -177,11 +174,11 @@ Status launch_full_fused(const FullFused& product, int moduli, const Device& dev
   }
   switch (moduli) {
     case 9:
-      return launch<9>(product, device, stream);
+      return launch_moduli<9>(product, device, stream);
     case 14:
-      return launch<14>(product, device, stream);
+      return launch_moduli<14>(product, device, stream);
     case 15:
-      return launch<15>(product, device, stream);
+      return launch_moduli<15>(product, device, stream);
   }
   return Status("full_fused: the number of moduli is " + std::to_string(moduli) +
                 ", built are 9, 14 and 15");

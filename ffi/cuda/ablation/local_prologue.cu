@@ -7,6 +7,7 @@
 #include "common/quantize.h"
 #include "common/scale.h"
 #include "cuda/ablation/local_prologue.h"
+#include "cuda/launch.h"
 #include "cuda/mma_heuristics.h"
 #include "cuda/mma_sync_tile.cuh"
 #include "cuda/ptx/cp_async_8.cuh"
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <int kModuli>
-Status launch(const LocalPrologue& product, int first, int groups, const Device& device,
-              cudaStream_t stream) {
+Status launch_groups(const LocalPrologue& product, int first, int groups, const Device& device,
+                     cudaStream_t stream) {
   // Rows and columns that start at multiples of 16 bytes are copied so.
   const bool pairs = product.k % 2 == 0 && product.n % 2 == 0;
   const auto kernel = pairs ? local_prologue_kernel<kModuli, 2> : local_prologue_kernel<kModuli, 1>;
@@ -191,14 +192,11 @@ Status launch(const LocalPrologue& product, int first, int groups, const Device&
   GroupedMma mma = {};
   mma.batch = product.batch, mma.moduli = groups;
   mma.m = product.m, mma.n = product.n, mma.kp = padded_k(product.k);
-  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid) ||
-      args.grid.all_tiles() > INT32_MAX) {
-    return Status("local_prologue: more than 2^31 tiles");
+  if (!make_tile_grid(mma, TileShape::kMmaSync128x128, &args.grid)) {
+    return Status("local_prologue: more than 2^30 tiles in a batch element");
   }
-  OZAKI_RETURN_IF_CUDA_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<static_cast<unsigned>(args.grid.all_tiles()), S::kThreads, kBytes, stream>>>(args);
-  return launch_status("local_prologue_kernel");
+  return launch("local_prologue_kernel", kernel, {args.grid.all_tiles(), S::kThreads, kBytes},
+                device, stream, args);
 }
 
 }  // namespace
@@ -211,8 +209,8 @@ Status launch_local_prologue(const LocalPrologue& product, const Device& device,
                   " and " + std::to_string(kMaxNarrowModuli) + " are supported");
   }
   const int moduli = static_cast<int>(product.moduli);
-  OZAKI_RETURN_IF_ERROR(launch<2>(product, 0, moduli / 2, device, stream));
-  return moduli % 2 == 0 ? Status() : launch<1>(product, moduli - 1, 1, device, stream);
+  OZAKI_RETURN_IF_ERROR(launch_groups<2>(product, 0, moduli / 2, device, stream));
+  return moduli % 2 == 0 ? Status() : launch_groups<1>(product, moduli - 1, 1, device, stream);
 }
 
 }  // namespace ozaki
