@@ -143,18 +143,12 @@ ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, 
                            LadderCombineAttributes attributes) {
   Checks checks =
       check_ladder_combine(v, scale_a, scale_b, a, b, count, rung, tiles, earlier, *c, attributes);
-  const CombineLayouts layouts = combine_layouts(*c, attributes.product);
-  check_limits(checks, "a", layouts.a);
-  check_limits(checks, "b", layouts.b);
+  const Combine product = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
+                                     scale_b, a, b, *c, attributes.product);
   return enqueue(checks, [&](const Device& device) {
-    return launch_ladder_combine(
-        {{v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
-          c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-         count.typed_data(),
-         rung.typed_data(),
-         flagged_tiles(tiles, attributes.rungs),
-         earlier.size() > 0},
-        static_cast<int>(attributes.product.moduli), device, stream);
+    return launch_ladder_combine({product, count.typed_data(), rung.typed_data(),
+                                  flagged_tiles(tiles, attributes.rungs), earlier.size() > 0},
+                                 static_cast<int>(attributes.product.moduli), device, stream);
   });
 }
 
