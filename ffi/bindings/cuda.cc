@@ -78,32 +78,17 @@ ffi::Error grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Result<V> v)
   return enqueue_mma(checks, grouped_mma_of(lhs, rhs, v->untyped_data(), kind_of(*v)), stream);
 }
 
-// A combine stage, v checked by check(checks, layouts).
-template <typename Launch, typename CheckV>
-ffi::Error enqueue_combine(const char* target, const Launch& launch, cudaStream_t stream,
-                           const V& v, const S32& scale_a, const S32& scale_b, const F64& a,
-                           const F64& b, F64& c, const CombineAttributes& attributes,
-                           const CheckV& check) {
-  Checks checks = check_combine(target, scale_a, scale_b, a, b, c, attributes);
-  const CombineLayouts layouts = combine_layouts(c, attributes);
-  check(checks, layouts);
-  check_limits(checks, "a", layouts.a);
-  check_limits(checks, "b", layouts.b);
-  return enqueue(checks, [&](const Device& device) {
-    return launch({v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(),
-                   c.typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-                  static_cast<int>(attributes.moduli), device, stream);
-  });
-}
-
 ffi::Error combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a, F64 b,
                            Result<F64> c, CombineAttributes attributes) {
-  const auto check = [&](Checks& checks, const CombineLayouts& layouts) {
-    check_v(checks, v, VTypes::kBytesAndWords, layouts.a.batch, attributes.moduli, layouts.a.rows,
-            layouts.b.rows);
-  };
-  return enqueue_combine(kCombineTarget, launch_combine, stream, v, scale_a, scale_b, a, b, *c,
-                         attributes, check);
+  Checks checks = check_combine(kCombineTarget, scale_a, scale_b, a, b, *c, attributes);
+  const CombineLayouts layouts = combine_layouts(*c, attributes);
+  check_v(checks, v, VTypes::kBytesAndWords, layouts.a.batch, attributes.moduli, layouts.a.rows,
+          layouts.b.rows);
+  const Combine combine =
+      combine_of(checks, v.untyped_data(), kind_of(v), scale_a, scale_b, a, b, *c, attributes);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_combine(combine, static_cast<int>(attributes.moduli), device, stream);
+  });
 }
 
 // ---- Complex products ---------------------------------------------------------------------------
@@ -158,15 +143,11 @@ ffi::Error complex_grouped_mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, Resu
 
 ffi::Error complex_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, C128 a,
                                    C128 b, Result<C128> c, CombineAttributes attributes) {
-  const CombineLayouts layouts = combine_layouts(*c, attributes);
-  const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
   Checks checks = check_complex_combine(v, scale_a, scale_b, a, b, *c, attributes);
-  check_limits(checks, "a", a_parts);
-  check_limits(checks, "b", b_parts);
+  const Combine combine = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
+                                     scale_b, a, b, *c, attributes);
   return enqueue(checks, [&](const Device& device) {
-    return launch_combine_complex({v.typed_data(), scale_a.typed_data(), scale_b.typed_data(),
-                                   parts_of(c), parts_of(a), parts_of(b), a_parts, b_parts},
-                                  static_cast<int>(attributes.moduli), device, stream);
+    return launch_combine_complex(combine, static_cast<int>(attributes.moduli), device, stream);
   });
 }
 
@@ -240,39 +221,38 @@ void check_strassen_v(Checks& checks, const V& v, int64_t planes, const CombineL
 }
 
 // As combine, from v of the seven products.
+template <typename X>
+ffi::Error enqueue_strassen_combine(const char* target, int parts, cudaStream_t stream, const V& v,
+                                    const S32& scale_a, const S32& scale_b, const X& a, const X& b,
+                                    ffi::RemainingArgs counts, X& c,
+                                    const CombineAttributes& attributes) {
+  Checks checks = check_combine(target, scale_a, scale_b, a, b, c, attributes);
+  const CombineLayouts layouts = combine_layouts(c, attributes);
+  checks.require(v.element_type() == ffi::U8, "v is not uint8");
+  checks.shape("v", v.dimensions(),
+               {layouts.a.batch, kStrassenProducts, parts * attributes.moduli,
+                strassen_half(layouts.a.rows), padded(strassen_half(layouts.b.rows))});
+  const int32_t* const count = optional_count(checks, counts);
+  const Combine combine = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
+                                     scale_b, a, b, c, attributes);
+  return enqueue(checks, [&](const Device& device) {
+    return launch_strassen_combine(combine, static_cast<int>(attributes.moduli), count, device,
+                                   stream);
+  });
+}
+
 ffi::Error strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b, F64 a,
-                                    F64 b, ffi::RemainingArgs counts, Result<F64> c,
+                                    F64 b, ffi::RemainingArgs count, Result<F64> c,
                                     CombineAttributes attributes) {
-  const int32_t* count = nullptr;
-  const auto check = [&](Checks& checks, const CombineLayouts& layouts) {
-    check_strassen_v(checks, v, attributes.moduli, layouts);
-    count = optional_count(checks, counts);
-  };
-  const auto launch = [&](const Combine& combine, int moduli, const Device& device,
-                          cudaStream_t stream) {
-    return launch_strassen_combine(combine, moduli, count, device, stream);
-  };
-  return enqueue_combine(kStrassenCombineTarget, launch, stream, v, scale_a, scale_b, a, b, *c,
-                         attributes, check);
+  return enqueue_strassen_combine(kStrassenCombineTarget, 1, stream, v, scale_a, scale_b, a, b,
+                                  count, *c, attributes);
 }
 
 ffi::Error complex_strassen_combine_handler(cudaStream_t stream, V v, S32 scale_a, S32 scale_b,
-                                            C128 a, C128 b, ffi::RemainingArgs counts,
+                                            C128 a, C128 b, ffi::RemainingArgs count,
                                             Result<C128> c, CombineAttributes attributes) {
-  const CombineLayouts layouts = combine_layouts(*c, attributes);
-  const Layout a_parts = layout_of_parts(layouts.a), b_parts = layout_of_parts(layouts.b);
-  Checks checks =
-      check_combine(kComplexStrassenCombineTarget, scale_a, scale_b, a, b, *c, attributes);
-  check_strassen_v(checks, v, 2 * attributes.moduli, layouts);
-  const int32_t* const count = optional_count(checks, counts);
-  check_limits(checks, "a", a_parts);
-  check_limits(checks, "b", b_parts);
-  return enqueue(checks, [&](const Device& device) {
-    return launch_strassen_combine(
-        {v.untyped_data(), kind_of(v), scale_a.typed_data(), scale_b.typed_data(), parts_of(c),
-         parts_of(a), parts_of(b), a_parts, b_parts},
-        static_cast<int>(attributes.moduli), count, device, stream);
-  });
+  return enqueue_strassen_combine(kComplexStrassenCombineTarget, 2, stream, v, scale_a, scale_b, a,
+                                  b, count, *c, attributes);
 }
 
 XLA_FFI_DEFINE_HANDLER(kStats, stats_handler, bind_stats<Stream>(),

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "bindings/ladder.h"
+#include "cuda/combine.h"
 #include "cuda/grouped_mma.h"
 #include "cuda/statistics.h"
 
@@ -62,6 +63,28 @@ inline void check_scratch(Checks& checks, const Layout& layout, const U8& scratc
   if (!checks.ok()) return;
   const int64_t given = scratch.element_count(), needed = scratch_bytes(layout);
   checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
+}
+
+// Checked arguments of a combine stage; of complex ones the parts.
+template <typename X>
+Combine combine_of(Checks& checks, const void* v, MmaOutput kind, const S32& scale_a,
+                   const S32& scale_b, const X& a, const X& b, X& c,
+                   const CombineAttributes& attributes) {
+  CombineLayouts layouts = combine_layouts(c, attributes);
+  if (std::is_same_v<X, C128>) {
+    layouts = {layout_of_parts(layouts.a), layout_of_parts(layouts.b)};
+  }
+  check_limits(checks, "a", layouts.a);
+  check_limits(checks, "b", layouts.b);
+  return {v,
+          kind,
+          scale_a.typed_data(),
+          scale_b.typed_data(),
+          reinterpret_cast<double*>(c.typed_data()),
+          reinterpret_cast<const double*>(a.typed_data()),
+          reinterpret_cast<const double*>(b.typed_data()),
+          layouts.a,
+          layouts.b};
 }
 
 // A grouped product of checked operands.

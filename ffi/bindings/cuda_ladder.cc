@@ -78,8 +78,22 @@ ffi::Error mma_handler(cudaStream_t stream, U8 lhs, U8 rhs, S32 count, U32 tiles
   return enqueue_mma(checks, mma, stream);
 }
 
-void check_outputs(Checks& checks, const Certify& certify) {
-  checks.require(certify.batch >= 1 && certify.m >= 1 && certify.n >= 1, "there are no outputs");
+// Checked arguments that both certificates have.
+template <typename Attributes>
+Certify certify_of(Checks& checks, const S32& sums, const S32& scale_a, const S64& stats_a,
+                   const S32& scale_b, const S64& stats_b, U8& rung, U32& tiles, F32& worst,
+                   const Attributes& attributes) {
+  const auto [batch, m, n] = certify_extents(sums, attributes.n);
+  checks.require(batch >= 1 && m >= 1 && n >= 1, "there are no outputs");
+  Certify certify = {};
+  certify.sums = sums.typed_data();
+  certify.rows = {stats_a.typed_data(), scale_a.typed_data(), nullptr};
+  certify.columns = {stats_b.typed_data(), scale_b.typed_data(), nullptr};
+  certify.batch = batch, certify.m = m, certify.n = n, certify.k = attributes.k;
+  certify.tau_half = attributes.tau_half;
+  certify.rung = rung.typed_data(), certify.tiles = tiles.typed_data();
+  certify.worst = worst.typed_data();
+  return certify;
 }
 
 ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
@@ -87,17 +101,10 @@ ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats
                            Result<U8> scratch, CertifyAttributes attributes) {
   Checks checks =
       check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
-  const auto [batch, m, n] = certify_extents(sums, attributes.n);
-  Certify certify = {};
-  certify.sums = sums.typed_data();
-  certify.rows = {stats_a.typed_data(), scale_a.typed_data(), nullptr};
-  certify.columns = {stats_b.typed_data(), scale_b.typed_data(), nullptr};
-  certify.batch = batch, certify.m = m, certify.n = n, certify.k = attributes.k;
-  certify.tau_half = attributes.tau_half;
-  certify.rung = rung->typed_data(), certify.tiles = tiles->typed_data();
-  certify.worst = worst->typed_data();
-  check_outputs(checks, certify);
-  const int64_t needed = bound_bytes(batch, m, n), given = scratch->element_count();
+  const Certify certify = certify_of(checks, sums, scale_a, stats_a, scale_b, stats_b, *rung,
+                                     *tiles, *worst, attributes);
+  const int64_t needed = bound_bytes(certify.batch, certify.m, certify.n);
+  const int64_t given = scratch->element_count();
   checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
   return enqueue(checks, [&](const Device& device) {
     return launch_certify(certify, scratch->untyped_data(), device, stream);
@@ -111,17 +118,11 @@ ffi::Error certify_fine_handler(cudaStream_t stream, S32 sums, U8 rung, U32 tile
   Checks checks =
       check_certify_fine(sums, rung, tiles, scale_a, stats_a, scale_b, stats_b, wide_scale_a,
                          wide_scale_b, *rung_out, *tiles_out, *worst, attributes);
-  const auto [batch, m, n] = certify_extents(sums, attributes.n);
-  Certify certify = {};
-  certify.sums = sums.typed_data();
-  certify.rows = {stats_a.typed_data(), scale_a.typed_data(), wide_scale_a.typed_data()};
-  certify.columns = {stats_b.typed_data(), scale_b.typed_data(), wide_scale_b.typed_data()};
-  certify.batch = batch, certify.m = m, certify.n = n, certify.k = attributes.k;
+  Certify certify = certify_of(checks, sums, scale_a, stats_a, scale_b, stats_b, *rung_out,
+                               *tiles_out, *worst, attributes);
+  certify.rows.wide_scale = wide_scale_a.typed_data();
+  certify.columns.wide_scale = wide_scale_b.typed_data();
   certify.all_k = attributes.all_k != 0;
-  certify.tau_half = attributes.tau_half;
-  certify.rung = rung_out->typed_data(), certify.tiles = tiles_out->typed_data();
-  certify.worst = worst->typed_data();
-  check_outputs(checks, certify);
   return enqueue(
       checks, [&](const Device& device) { return launch_certify_fine(certify, device, stream); });
 }
@@ -143,18 +144,12 @@ ffi::Error combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32 scale_b, 
                            LadderCombineAttributes attributes) {
   Checks checks =
       check_ladder_combine(v, scale_a, scale_b, a, b, count, rung, tiles, earlier, *c, attributes);
-  const CombineLayouts layouts = combine_layouts(*c, attributes.product);
-  check_limits(checks, "a", layouts.a);
-  check_limits(checks, "b", layouts.b);
+  const Combine product = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
+                                     scale_b, a, b, *c, attributes.product);
   return enqueue(checks, [&](const Device& device) {
-    return launch_ladder_combine(
-        {{v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
-          c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-         count.typed_data(),
-         rung.typed_data(),
-         flagged_tiles(tiles, attributes.rungs),
-         earlier.size() > 0},
-        static_cast<int>(attributes.product.moduli), device, stream);
+    return launch_ladder_combine({product, count.typed_data(), rung.typed_data(),
+                                  flagged_tiles(tiles, attributes.rungs), earlier.size() > 0},
+                                 static_cast<int>(attributes.product.moduli), device, stream);
   });
 }
 

@@ -51,13 +51,11 @@ ffi::Error symmetric_combine_handler(cudaStream_t stream, U8 v, S32 scale_a, S32
   checks.shape("v", v.dimensions(), {batch, attributes.moduli, m, padded(n)});
   check_square_tiles(checks, tiles, batch, m, n);
   check_earlier(checks, earlier, *c);
-  check_limits(checks, "a", layouts.a);
-  check_limits(checks, "b", layouts.b);
+  const Combine combine = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
+                                     scale_b, a, b, *c, attributes);
   return enqueue(checks, [&](const Device& device) {
-    return launch_symmetric_combine(
-        {v.untyped_data(), MmaOutput::kResidues, scale_a.typed_data(), scale_b.typed_data(),
-         c->typed_data(), a.typed_data(), b.typed_data(), layouts.a, layouts.b},
-        tiles.typed_data(), static_cast<int>(attributes.moduli), device, stream);
+    return launch_symmetric_combine(combine, tiles.typed_data(),
+                                    static_cast<int>(attributes.moduli), device, stream);
   });
 }
 

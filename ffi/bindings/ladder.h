@@ -302,7 +302,7 @@ inline void check_plane_count(Checks& checks, int64_t planes) {
 
 inline void check_plane_shape(Checks& checks, const U8& planes, const Layout& layout,
                               int64_t step) {
-  checks.require(step >= 1, "step is ", step);
+  checks.require(1 <= step && step <= INT32_MAX, "step is ", step);
   if (checks.ok())
     checks.shape("planes", planes.dimensions(),
                  {layout.batch, planes_of(planes), layout.rows,

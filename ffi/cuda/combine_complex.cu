@@ -49,8 +49,8 @@ __device__ __forceinline__ void partial_sums(const uint32_t (&pairs)[N], bool up
 // Writes a thread's outputs again, one by one, where some are no ordinary numbers: those of rows
 // and columns with non-finite elements, and those that round_to_normal leaves.
 template <int N>
-__device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int64_t np,
-                                                int64_t batch, int64_t i, int64_t column) {
+__device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np, int64_t batch,
+                                                int64_t i, int64_t column) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const int32_t scale_a = args.scale_a[batch * m + i];
   for (int64_t j = column; j < min(column + kColumns, n); ++j) {
@@ -58,7 +58,7 @@ __device__ __noinline__ void write_rare_outputs(const ComplexCombine& args, int6
     ulonglong2 bits = {kNaNBits, kNaNBits};
     if (!is_sentinel(scale_a) && !is_sentinel(scale_b)) {
       uint32_t pairs[N], re[Crt<N>::kGroups], im[Crt<N>::kGroups];
-      const uint8_t* v = args.v + (batch * 2 * N * m + i) * np + j;
+      const uint8_t* v = static_cast<const uint8_t*>(args.v) + (batch * 2 * N * m + i) * np + j;
       for (int z = 0; z < N; ++z) pairs[z] = v[z * m * np] | v[(N + z) * m * np] << 8;
       partial_sums<N>(pairs, false, re, im);
       const int scale = scale_a + scale_b;
@@ -76,7 +76,7 @@ constexpr int ctas_for(int moduli) { return moduli <= 15 ? 6 : moduli <= 19 ? 5 
 
 template <int N>
 __global__ void __launch_bounds__(kThreads, ctas_for(N))
-    complex_combine_kernel(const __grid_constant__ ComplexCombine args, const OutputGrid grid) {
+    complex_combine_kernel(const __grid_constant__ Combine args, const OutputGrid grid) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const auto [row, first_column] = grid.place<kThreads, kColumns>(blockIdx.x);
   const int64_t column = first_column;
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kThreads, ctas_for(N))
   const uint32_t batch = row / static_cast<uint32_t>(m), i = row - batch * static_cast<uint32_t>(m);
 
   uint32_t pairs[2][N];  // of two columns each
-  const uint8_t* const source = args.v + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
+  const uint8_t* const source =
+      static_cast<const uint8_t*>(args.v) + (int64_t{batch} * 2 * N * m + i) * grid.np + column;
   const auto load = [&](int plane) {
     return __ldcs(reinterpret_cast<const uint32_t*>(source + plane * (m * grid.np)));
   };
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, ctas_for(N))
   if (!ordinary) write_rare_outputs<N>(args, grid.np, batch, i, column);
 }
 
-using Kernel = void (*)(ComplexCombine, OutputGrid);
+using Kernel = void (*)(Combine, OutputGrid);
 
 template <int... kOffsets>
 Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
@@ -126,7 +127,7 @@ Kernel kernel_for(int moduli, std::integer_sequence<int, kOffsets...>) {
 
 }  // namespace
 
-Status launch_combine_complex(const ComplexCombine& combine, int moduli, const Device& device,
+Status launch_combine_complex(const Combine& combine, int moduli, const Device& device,
                               cudaStream_t stream) {
   const OutputGrid grid(combine.a_layout, combine.b_layout, kThreads, kColumns);
   constexpr int kCounts = kMaxComplexModuli - kMinModuli + 1;

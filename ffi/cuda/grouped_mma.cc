@@ -1,6 +1,7 @@
 // Checks a grouped product, chooses a kernel for it and launches that.
 #include "grouped_mma.h"
 
+#include <initializer_list>
 #include <string>
 
 #include "mma_heuristics.h"
@@ -29,8 +30,8 @@ Status check(const GroupedMma& mma) {
   if (mma.kp % 16 != 0) {
     return Status("grouped_mma: kp is " + std::to_string(mma.kp) + ", not a multiple of 16");
   }
-  for (const void* buffer : {static_cast<const void*>(mma.lhs), static_cast<const void*>(mma.rhs),
-                             static_cast<const void*>(mma.output)}) {
+  for (const void* buffer :
+       std::initializer_list<const void*>{mma.lhs, mma.rhs, mma.output, mma.list}) {
     if (reinterpret_cast<uintptr_t>(buffer) % 16 != 0) {
       return Status("grouped_mma: a buffer is not aligned to 16 bytes");
     }

@@ -23,7 +23,9 @@ inline Status tensor_map_encoder(decltype(&cuTensorMapEncodeTiled)* encoder) {
     }
   };
   static const Lookup lookup;
-  OZAKI_RETURN_IF_CUDA_ERROR(lookup.error);
+  if (lookup.error != cudaSuccess) {
+    return Status::from(lookup.error, "cudaGetDriverEntryPointByVersion");
+  }
   if (lookup.result != cudaDriverEntryPointSuccess || lookup.function == nullptr) {
     return Status("the CUDA driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
   }
