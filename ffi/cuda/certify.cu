@@ -4,6 +4,7 @@
 #include "common/layout.h"
 #include "flagged_walk.cuh"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "ptx/dependent_launch.cuh"
 
 namespace ozaki {
@@ -119,7 +120,7 @@ struct SharedTile {
 // The rungs of four outputs of a row, and the bits of the largest ratio among them and `worst`.
 // Apart: few rows need it.
 __device__ __forceinline__ uint2 decide_four(const SharedTile& tile, int row, int column, int4 sums,
-                                          float tau_half, float worst) {
+                                             float tau_half, float worst) {
   const int32_t of_column[kColumns] = {sums.x, sums.y, sums.z, sums.w};
   uint32_t word = 0;
 #pragma unroll
@@ -140,7 +141,7 @@ __device__ __forceinline__ uint2 decide_four(const SharedTile& tile, int row, in
 // The coarse planes decide every output. A warp takes a row at a time, while the sums of the next
 // kAhead ones are on their way. Most outputs have a smaller ratio than one of the warps' first rows,
 // and need not know it.
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, resident(kThreads, 4))
     certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
   constexpr int kAhead = 3;

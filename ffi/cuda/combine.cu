@@ -3,6 +3,7 @@
 #include "combine.h"
 #include "combine_outputs.cuh"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "output_grid.cuh"
 #include "ptx/dependent_launch.cuh"
 
@@ -46,7 +47,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
 }
 
 template <typename V>
-__global__ void __launch_bounds__(kThreads, V::kModuli <= 15 ? 6 : 5)
+__global__ void __launch_bounds__(kThreads, resident(kThreads, V::kModuli <= 15 ? 6 : 5))
     combine_kernel(const __grid_constant__ Combine args, const OutputGrid grid) {
   constexpr int kPlanes = V::kPlanes, kColumns = V::kColumns;
   using Vector = typename V::Vector;

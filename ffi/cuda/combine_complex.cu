@@ -6,6 +6,7 @@
 #include "common/crt.h"
 #include "common/scale.h"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "output_grid.cuh"
 #include "special_outputs.cuh"
 
@@ -75,7 +76,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
 constexpr int ctas_for(int moduli) { return moduli <= 15 ? 6 : moduli <= 19 ? 5 : 4; }
 
 template <int N>
-__global__ void __launch_bounds__(kThreads, ctas_for(N))
+__global__ void __launch_bounds__(kThreads, resident(kThreads, ctas_for(N)))
     complex_combine_kernel(const __grid_constant__ Combine args, const OutputGrid grid) {
   const int64_t m = args.a_layout.rows, n = args.b_layout.rows;
   const auto [row, first_column] = grid.place<kThreads, kColumns>(blockIdx.x);

@@ -4,6 +4,7 @@
 #include "combine_outputs.cuh"
 #include "ladder_combine.h"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "output_grid.cuh"
 
 namespace ozaki {
@@ -17,8 +18,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
                                                 uint32_t row, uint32_t column, uint32_t wanted) {
   const uint32_t m = static_cast<uint32_t>(args.a_layout.rows), batch = row / m;
   const uint32_t i = row - batch * m;
-  uint64_t* const target =
-      reinterpret_cast<uint64_t*>(args.c) + row * args.b_layout.rows + column;
+  uint64_t* const target = reinterpret_cast<uint64_t*>(args.c) + row * args.b_layout.rows + column;
   for (; wanted != 0; wanted &= wanted - 1) {
     const int e = __ffs(wanted) - 1;
     target[e] = rare_output<Residues<N>>(args, np, batch, i, column + e, planes);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void write_counted(int count, const LadderCombine& ar
 }
 
 template <int kMost>
-__global__ void __launch_bounds__(kThreads, kMost <= 15 ? 6 : 5)
+__global__ void __launch_bounds__(kThreads, resident(kThreads, kMost <= 15 ? 6 : 5))
     ladder_combine_kernel(const __grid_constant__ LadderCombine args, const OutputGrid grid,
                           int planes) {
   if (args.seldom && args.flagged.none(args.product.a_layout.batch)) return;

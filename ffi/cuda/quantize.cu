@@ -4,6 +4,7 @@
 #include "common/scale.h"
 #include "for_each_index.cuh"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "needed_range.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/dependent_launch.cuh"
@@ -144,7 +145,7 @@ __device__ __forceinline__ void store_residues(const Tiling& tiling, const TileP
 
 // Shared memory: the tile, the statistics of its chunks (quantize only), its rows.
 template <typename Integer>
-__global__ void __launch_bounds__(kTileThreads, 5)
+__global__ void __launch_bounds__(kTileThreads, resident(kTileThreads, 5))
     residues_kernel(const __grid_constant__ Tiling tiling, const int32_t* scale,
                     const int64_t* stats, const ResidueArray residues, const CoarsePlane coarse) {
   extern __shared__ __align__(16) uint64_t tile[];
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kTileThreads, 5)
 
 // The same for the rows of flagged tiles and the first *count moduli.
 template <typename Integer>
-__global__ void __launch_bounds__(kTileThreads, 5)
+__global__ void __launch_bounds__(kTileThreads, resident(kTileThreads, 5))
     flagged_residues_kernel(const __grid_constant__ Tiling tiling,
                             const int32_t* __restrict__ scale, ResidueArray residues,
                             const int32_t* count, const FlaggedTiles flagged, Side side) {
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kTileThreads, 5)
 // Statistics, scales and residues of whole rows. The CTAs of a cluster share a row: each has the
 // statistics of all its chunks.
 template <typename Integer, bool kCluster>
-__global__ void __launch_bounds__(kTileThreads, 5)
+__global__ void __launch_bounds__(kTileThreads, resident(kTileThreads, 5))
     quantize_kernel(const __grid_constant__ Tiling tiling, const ScaleBounds bounds,
                     const StatisticsOutputs outputs, const ResidueArray residues,
                     const CoarsePlane coarse) {

@@ -1,5 +1,6 @@
 #include "common/scale.h"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "ptx/dependent_launch.cuh"
 #include "statistics.cuh"
 #include "statistics.h"
@@ -8,7 +9,7 @@ namespace ozaki {
 namespace {
 
 // The chunks of a tile, to scratch[row][chunk].
-__global__ void __launch_bounds__(kTileThreads, 6)
+__global__ void __launch_bounds__(kTileThreads, resident(kTileThreads, 4))
     chunk_statistics_kernel(const __grid_constant__ Tiling tiling, RowStatistics* scratch,
                             int64_t chunks_per_row) {
   extern __shared__ __align__(16) uint64_t tile[];
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 }
 
 // A group of lanes a row.
-__global__ void __launch_bounds__(kTileThreads, 5)
+__global__ void __launch_bounds__(kTileThreads, resident(kTileThreads, 5))
     join_statistics_kernel(const uint64_t* x, const __grid_constant__ Layout layout,
                            const RowStatistics* scratch, int chunks, int log2_lanes,
                            int log2_chunks, const ScaleBounds bounds, StatisticsOutputs outputs) {

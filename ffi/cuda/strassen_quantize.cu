@@ -4,6 +4,7 @@
 #include "common/scale.h"
 #include "for_each_index.cuh"
 #include "launch.h"
+#include "launch_bounds.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/cp_async_8.cuh"
 #include "ptx/mbarrier.cuh"
@@ -218,7 +219,9 @@ constexpr int warps_for(size_t element_bytes) {
 }
 
 template <typename Tile, typename Element>
-__global__ void __launch_bounds__(Tile::kThreads, warps_for(sizeof(Element)) * 32 / Tile::kThreads)
+__global__ void __launch_bounds__(Tile::kThreads,
+                                  resident(Tile::kThreads,
+                                           warps_for(sizeof(Element)) * 32 / Tile::kThreads))
     strassen_quantize_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(16) uint64_t shared[];  // [kQuarters][Tile::kQuarter] elements
   using Bits = Bits<Tile::kParts>;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "launch.h"
+#include "launch_bounds.h"
 #include "symmetry.h"
 
 namespace ozaki {
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Whoever finds two elements that differ raises the flag, and all others leave when they see it.
-__global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, resident(kThreads, kCtasPerMultiprocessor))
     symmetry_kernel(const Matrices of, const BlockGrid grid, uint32_t* tiles, int64_t tile_count,
                     int64_t flag) {
   __shared__ uint64_t mirror[kBlock][kBlock + 1];
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
   }
 }
 
-__global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, resident(kThreads, kCtasPerMultiprocessor))
     mirror_kernel(uint64_t* c, int64_t n, const BlockGrid grid, const uint32_t* tiles,
                   int64_t tiles_of_side) {
   __shared__ uint64_t image[kBlock][kBlock + 1];
