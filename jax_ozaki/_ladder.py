@@ -279,12 +279,11 @@ def _log_norm(rows: Certified, limit: Array | int, rounded: bool = True) -> Arra
     """
     emax, sumsq, nnz = (rows.statistics[..., field] for field in (0, 2, 3))
     special = rows.scale <= _reference.SCALE_INF
-    length = _reference.bit_length(sumsq.astype(jnp.uint64))
-    fraction = _reference.ceil_shift_right(
-        _reference.shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
-    ).astype(jnp.int64)
-    squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
-    exact = -(-squared // 2) + 1 + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
+    sumsq = lax.bitcast_convert_type(sumsq, jnp.uint64)
+    zeros = lax.clz(sumsq)
+    leading = (((sumsq << zeros) - 1) >> 55).astype(jnp.int64)  # 256 (1 + f), rounded up, minus 1
+    squared = _UNITS * (62 - zeros.astype(jnp.int64)) + leading + 1 + _LOG_EXCESS
+    exact = ((squared + 1) >> 1) + 1 + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
     bound = jnp.where(_is_exact(rows), jnp.minimum(exact, limit), limit if rounded else _NOTHING)
     return jnp.where(special | (nnz == 0), _NOTHING, bound).astype(jnp.int32)
 
