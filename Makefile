@@ -19,6 +19,7 @@ JAX_OZAKI_CUDA ?= AUTO
 JAX_OZAKI_CUDA_ARCHS ?=
 JAX_OZAKI_ABLATION ?= OFF
 PYTEST_ARGS ?=
+EXTRAS ?= test,examples,bench,programs
 PROGRAMS_JSON ?=
 
 BIN := $(VENV)/bin
@@ -36,7 +37,7 @@ demo: install
 
 test: install
 	$(BIN)/ctest --test-dir $(KERNELS) --output-on-failure
-	$(BIN)/pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --dist worksteal --durations 15 $(PYTEST_ARGS)
 
 # In an environment of their own: some of them hold jax back.
 programs:
@@ -101,7 +102,7 @@ build/settings: FORCE
 
 # Built in isolation, as pip does for everyone: against the jaxlib that pyproject.toml pins.
 $(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(PACKAGE)
-	$(PIP) install $(WITH_KERNELS) '.[test,examples,bench,programs]'
+	$(PIP) install $(WITH_KERNELS) '.[$(EXTRAS)]'
 	touch $@
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python

@@ -18,14 +18,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from compiling import compile_all
 from jax import Array
-from records import machine, save
 
 import jax_ozaki as jo
+from compiling import compile_all
 from gpu import random_matrix
 from jax_ozaki import Contract
 from jax_ozaki._bench.timing import Variant, Watch, take_turns
+from records import machine, save
 
 PLAIN, CERTIFIED, EXACT = Contract.moduli(15), Contract.componentwise("sqrt_k"), Contract.exact()
 Pair = tuple[Array, ...]

@@ -26,14 +26,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from compiling import compile_all
 from jax import Array, lax
-from records import existing_rows, machine, merged, save
 
 import jax_ozaki as jo
+from compiling import compile_all
 from jax_ozaki import Contract, _field, _stages
 from jax_ozaki._bench.timing import Variant, Watch, take_turns
 from jax_ozaki._operand import Operand
+from records import existing_rows, machine, merged, save
 
 GRAPH_SIZE = 2048
 LONG_SIZE = 16384  # from which on turns are four times as long, so that one call can warm up for others
@@ -253,15 +253,15 @@ def measure(a: Array, b: Array, method: str, options: argparse.Namespace) -> lis
     rows = []
     for i, (contract, call) in enumerate(zip(functions, calls, strict=True), start=1):
         error = exact.error(call.call())
-        turns = [Variant(native.call), call]
-        if graphs:
-            turns += [Variant(graphs[0].call, GRAPH_PRODUCTS), graphs[i]]
+        own_native = Variant(native.call)
+        in_row = (Variant(graphs[0].call, GRAPH_PRODUCTS), graphs[i]) if graphs else ()
         with Watch() as watch:
-            take_turns(turns, seconds=options.seconds * scale, rounds=options.rounds)
-        native.ms += turns[0].ms
-        found = row(method, contract, call.ms, error, turns[0].ms) | watch.summary()
-        if graphs:
-            found |= {"ms_graph": turns[3].median, "ratio_graph": turns[2].median / turns[3].median}
+            take_turns([own_native, call, *in_row], seconds=options.seconds * scale, rounds=options.rounds)
+        native.ms += own_native.ms
+        found = row(method, contract, call.ms, error, own_native.ms) | watch.summary()
+        if in_row:
+            native_in_row, call_in_row = (variant.median for variant in in_row)
+            found |= {"ms_graph": call_in_row, "ratio_graph": native_in_row / call_in_row}
         rows.append(found)
     return [row("jnp.dot", Contract.native(), native.ms, native_error, native.ms), *rows]
 

@@ -17,14 +17,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from compiling import compile_all
 from jax import Array
-from records import machine, save
 
 import jax_ozaki as jo
+from compiling import compile_all
 from jax_ozaki import Contract
 from jax_ozaki._bench.timing import Variant, take_turns
 from jax_ozaki._cli.purification import Purified, purify
+from records import machine, save
 
 CONTRACTS = (Contract.normwise(2), Contract.componentwise("sqrt_k"))
 

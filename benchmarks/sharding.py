@@ -18,12 +18,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from records import machine, save
 
 import jax_ozaki as jo
 from gpu import random_matrix
 from jax_ozaki import Contract
 from jax_ozaki._bench.timing import Variant, take_turns
+from records import machine, save
 
 LAYOUTS = {
     "m": (P("x"), P(), P("x")),

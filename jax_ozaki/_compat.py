@@ -211,15 +211,15 @@ def is_tracing() -> bool:
 def knows_mesh(ctx: Any) -> bool:
     """Whether a lowering was told its devices and their mesh, as custom_partitioning needs.
 
-    It is not within a primitive that creates products when it is lowered, nor where no array is sharded.
+    It is not within a primitive that creates products when it is lowered, nor where no array is sharded. A program
+    of one device has none, and is lowered once, not for a rule and again.
     """
     context = ctx.module_context.axis_context
     if not isinstance(context, ShardingContext):
         return True
     if context.device_assignment is None:
         return False
-    meshed = context.abstract_mesh is not None or not thread_resources.env.physical_mesh.empty
-    return meshed or context.num_devices == 1
+    return context.abstract_mesh is not None or not thread_resources.env.physical_mesh.empty
 
 
 def initialized_platforms() -> frozenset[str]:

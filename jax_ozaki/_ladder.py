@@ -235,11 +235,15 @@ def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int, *wide
     the third rung, where its scales ``wide``, those of rows and of columns, are given.
     """
     moduli = [contract.modulus_count(k)]
-    norms = [_first_log_norm(rows, contract, k) for rows in (a, b)]
+    exact = [_log_exact_norm(rows.statistics) for rows in (a, b)]
+    norms = [_first_log_norm(rows, x, contract, k) for rows, x in zip((a, b), exact, strict=True)]
     if wide:
         moduli.append(contract.wide_modulus_count(k))
         limit = _log_bound(moduli[-1])
-        norms += [_log_norm(rows._replace(scale=x), limit) for rows, x in zip((a, b), wide, strict=True)]
+        norms += [
+            _log_norm(rows._replace(scale=scales), x, limit)
+            for rows, x, scales in zip((a, b), exact, wide, strict=True)
+        ]
     # All at once: every reduction is a launch.
     longest = max(x.shape[1] for x in norms)
     pads = [((0, 0), (0, longest - x.shape[1])) for x in norms]
@@ -265,28 +269,32 @@ def _log_bound(moduli: int) -> int:
     return math.ceil(_UNITS * _log2_bound(moduli)) + 1
 
 
-def _first_log_norm(rows: Certified, contract: Contract, k: int) -> Array:
+def _first_log_norm(rows: Certified, exact: Array, contract: Contract, k: int) -> Array:
     limit: Array | int = _log_bound(contract.modulus_count(k))
     if fewer := contract.fewer(k):
         limit = jnp.where(rows.scale == scale(rows, fewer.moduli), _log_bound(fewer.moduli) - 2, limit)
-    return _log_norm(rows, limit, rounded=contract.kind != "exact")
+    return _log_norm(rows, exact, limit, rounded=contract.kind != "exact")
 
 
-def _log_norm(rows: Certified, limit: Array | int, rounded: bool = True) -> Array:
+def _log_norm(rows: Certified, exact: Array, limit: Array | int, rounded: bool = True) -> Array:
     """A bound on log2 of the norm of every row's integers, at most ``limit``, which their scale keeps: int32[batch, rows].
 
-    Rows that are rounded count only if ``rounded``.
+    It is ``exact`` for rows that are not rounded; the others count only if ``rounded``.
     """
-    emax, sumsq, nnz = (rows.statistics[..., field] for field in (0, 2, 3))
-    special = rows.scale <= _reference.SCALE_INF
-    length = _reference.bit_length(sumsq.astype(jnp.uint64))
-    fraction = _reference.ceil_shift_right(
-        _reference.shift_left(sumsq.astype(jnp.uint64), 63 - length) - (jnp.uint64(1) << 62), jnp.int64(54)
-    ).astype(jnp.int64)
-    squared = _UNITS * (length - 1) + fraction + _LOG_EXCESS
-    exact = -(-squared // 2) + 1 + _UNITS * (emax - 16 + jnp.where(special, 0, rows.scale))
+    nothing = (rows.scale <= _reference.SCALE_INF) | (rows.statistics[..., 3] == 0)
     bound = jnp.where(_is_exact(rows), jnp.minimum(exact, limit), limit if rounded else _NOTHING)
-    return jnp.where(special | (nnz == 0), _NOTHING, bound).astype(jnp.int32)
+    return jnp.where(nothing, _NOTHING, bound).astype(jnp.int32)
+
+
+def _log_exact_norm(statistics: Array) -> Array:
+    """A bound on log2 of the norm of every row in units of its last place, the scale of rows that are not rounded:
+    int64[batch, rows]."""
+    emax, lsb = statistics[..., 0], statistics[..., 1]
+    sumsq = lax.bitcast_convert_type(statistics[..., 2], jnp.uint64)
+    zeros = lax.clz(sumsq)
+    leading = (((sumsq << zeros) - 1) >> 55).astype(jnp.int64)  # 256 (1 + f), rounded up, minus 1
+    squared = _UNITS * (62 - zeros.astype(jnp.int64)) + leading + 1 + _LOG_EXCESS
+    return ((squared + 1) >> 1) + 1 + _UNITS * (emax - 16 - lsb)
 
 
 def residue_products(

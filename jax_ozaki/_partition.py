@@ -46,7 +46,7 @@ def partitioned(
         def shardings(of_arrays: Sequence[Factors]) -> list[NamedSharding]:
             return [_sharding(mesh, factors, of_factor) for factors in of_arrays]
 
-        return whole_mesh or mesh, _local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
+        return whole_mesh or mesh, local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
 
     return _with_rule(fn, partition, operands, results, need_replication_factors=whole)
 
@@ -124,8 +124,8 @@ def partitioned_product(
                 scattered.append((i, rest))
         shards = Shards(tuple(over), _devices(mesh, over), tuple(scattered)) if over else None
         shardings = tuple(_sharding(mesh, of_array, of_operands) for of_array in operands)
-        local = _local(product, shards=shards, same=False)  # shards of one array are not the same
-        return whole_mesh or mesh, local, _sharding(mesh, factors, of_result), shardings
+        of_shards = local(product, shards=shards, same=False)  # shards of one array are not the same
+        return whole_mesh or mesh, of_shards, _sharding(mesh, factors, of_result), shardings
 
     return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
 
@@ -181,7 +181,9 @@ def _sharding(mesh: Any, factors: Factors, of_factor: dict[str, MeshAxes]) -> Na
     return NamedSharding(mesh, PartitionSpec(*(of_factor.get(factor) or None for factor in factors)))
 
 
-def _local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """``fn`` of plain arrays, shards or those of one device."""
+
     def run(*arrays: Array) -> Any:
         # A shard is an ordinary array: under an explicit mesh jax would give its parts shardings again. And rules
         # run when the program is compiled, under whatever flag then.
@@ -201,6 +203,6 @@ def _with_rule(
     rule = " -> ".join(", ".join(map(" ".join, arrays)) for arrays in (operands, results))
     order = [factor for factors in (*operands, *results) for factor in factors]  # Shardy wants special ones in it
     ordered = {name: tuple(sorted(factors, key=order.index)) for name, factors in special.items()}
-    wrapped = custom_partitioning(_local(fn))
+    wrapped = custom_partitioning(local(fn))
     wrapped.def_partition(partition=partition, sharding_rule=rule, **ordered)
     return wrapped

@@ -7,8 +7,9 @@ by a multiple of their modulus; scales, statistics and results may not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -157,7 +158,7 @@ def row_scales(
 
 def scales(table: Array, bound: _moduli.Bound) -> Array:
     """Scales int32[batch, rows] from statistics int64[batch, rows, 6 or more]."""
-    emax, lsb, sumsq, nnz, flags = jnp.moveaxis(table[..., :5], -1, 0)
+    emax, lsb, sumsq, nnz, flags = (table[..., field] for field in range(5))
     exponent = _scale_exponent(emax, lsb, lax.bitcast_convert_type(sumsq, _u64), nnz, bound)
     special = jnp.where(flags & 1 != 0, SCALE_NAN, SCALE_INF)
     return jnp.where(flags != 0, special, exponent).astype(jnp.int32)
@@ -197,19 +198,22 @@ def residues(operand: Operand, scale: Array, moduli: int) -> Array:
     power = jnp.clip(shift, 0, 2 * _HALF_SHIFT)
     halves = jnp.minimum(power, _HALF_SHIFT), jnp.maximum(power - _HALF_SHIFT, 0)
 
-    planes, minus = [], []
-    for p in operand.field.moduli[:moduli]:
-        residue = magnitude % p
-        for half in halves:
-            residue = residue * ((_u64(1) << half.astype(_u64)) % p) % p
-        residue = jnp.where(negative & (residue > 0), p - residue, residue)
-        if operand.field is COMPLEX:
-            re, im, s = residue[..., 0::2], residue[..., 1::2], _moduli.imaginary_unit(p)
-            residue = (re + s * im) % p
-            minus.append((re + (p - s) * im) % p)
-        planes.append(residue)
+    p = _column(operand.field.moduli[:moduli], _u64)
+    residue = magnitude[:, None] % p
+    for half in halves:
+        residue = residue * ((_u64(1) << half.astype(_u64))[:, None] % p) % p
+    residue = jnp.where(negative[:, None] & (residue > 0), p - residue, residue)
+    if operand.field is COMPLEX:
+        re, im = residue[..., 0::2], residue[..., 1::2]
+        s = _column(map(_moduli.imaginary_unit, operand.field.moduli[:moduli]), _u64)
+        residue = jnp.concatenate([re + s * im, re + (p - s) * im], axis=1) % jnp.concatenate([p, p])
     tail = ((0, 0), (0, 0), (0, 0), (0, padded_k(operand.k) - operand.k))
-    return jnp.pad(jnp.stack(planes + minus, axis=1).astype(jnp.uint8), tail)
+    return jnp.pad(residue.astype(jnp.uint8), tail)
+
+
+def _column(values: Iterable[int], dtype: Any) -> Array:
+    """One value a plane, [planes, 1, 1], of scalars: the rules of shardings take no array that is a constant."""
+    return jnp.stack([jnp.full((1, 1), value, dtype) for value in values])
 
 
 _HALF_SHIFT = 40
@@ -229,18 +233,18 @@ def grouped_mma(lhs: Array, rhs: Array, *, field: Field = REAL, summand: bool = 
     moduli, k, n = lhs.shape[1] // field.parts, lhs.shape[3], rhs.shape[2]
     plane_moduli = field.planes(moduli)
     inverses = _moduli.crt(moduli, field.moduli).inverses * field.parts
-    planes = [jnp.zeros((lhs.shape[0], lhs.shape[2], n), jnp.int32)] * len(plane_moduli)
+    if field is COMPLEX:
+        inverses = tuple(inverse * pow(2, -1, p) % p for inverse, p in zip(inverses, plane_moduli, strict=True))
+    p = _column(plane_moduli, jnp.int32)
+    v = jnp.zeros((*lhs.shape[:3], n), jnp.int32)
     for start in range(0, k, _K_BLOCK):
         block = slice(start, start + _K_BLOCK)
         x = lax.dot_general(
             lhs[..., block].astype(jnp.int32), rhs[..., block].astype(jnp.int32), (((3,), (3,)), ((0, 1), (0, 1)))
         )
-        planes = [(planes[i] + x[:, i] % p) % p for i, p in enumerate(plane_moduli)]
-    if field is COMPLEX:
-        inverses = tuple(inverse * pow(2, -1, p) % p for inverse, p in zip(inverses, plane_moduli, strict=True))
-    planes = [plane * inverses[i] % p for i, (plane, p) in enumerate(zip(planes, plane_moduli, strict=True))]
-    v = jnp.stack(planes, axis=1).astype(jnp.uint8)
-    return jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
+        v = (v + x % p) % p
+    v = v * _column(inverses, jnp.int32) % p
+    return jnp.pad(v.astype(jnp.uint8), ((0, 0), (0, 0), (0, 0), (0, padded(n) - n)))
 
 
 _K_BLOCK = 2**15
@@ -279,8 +283,8 @@ def part_columns(rhs: Operand) -> list[Array]:
 def _separate(v: Array, moduli: int) -> tuple[Array, Array]:
     """The residues of both parts: c_r = c+ + c- and c_i = (c+ - c-) / s = s c- - s c+ of the halved c+ and c-."""
     plus, minus = v[:, :moduli], v[:, moduli:]
-    p = jnp.array(COMPLEX.moduli[:moduli], _u64)[:, None, None]
-    s = jnp.array([_moduli.imaginary_unit(q) for q in COMPLEX.moduli[:moduli]], _u64)[:, None, None]
+    p = _column(COMPLEX.moduli[:moduli], _u64)
+    s = _column(map(_moduli.imaginary_unit, COMPLEX.moduli[:moduli]), _u64)
     return (plus + minus) % p, (s * minus + (p - s) * plus) % p
 
 

@@ -1,9 +1,23 @@
-"""What a function becomes: the products in its jaxpr, the calls and buffers in its compiled HLO."""
+"""How functions are compiled here, and what they become: the products in a jaxpr, the calls and buffers in HLO."""
 
 import re
 from collections import Counter
 
 import jax
+
+from jax_ozaki import _stages
+
+
+def jit_stages(fn, static_argnums=()):
+    """``jax.jit`` of a function of stages, its first argument.
+
+    The definition, which a platform with handlers never runs, is compiled as it stands: LLVM's optimization takes half
+    of the time, and no bit of integers, or of float64 in a fixed order, may depend on it.
+    """
+    static = {"static_argnums": (0, *static_argnums)}
+    handlers = jax.jit(fn, **static)
+    definition = jax.jit(fn, **static, compiler_options={"xla_backend_optimization_level": 0})
+    return lambda stages, *args: (handlers if isinstance(stages, _stages.Handlers) else definition)(stages, *args)
 
 
 def products(fn, *args):

@@ -1,9 +1,11 @@
-"""One process of a program of several: products over all their devices, compared with the whole product.
+"""One process of a program of several: products over all their devices, compared with the whole product, and those of
+uncertified contracts in gradients too.
 
-python process_program.py COORDINATOR PROCESSES ID LAYOUT...
+python process_program.py COORDINATOR PROCESSES ID CONTRACT:LAYOUT...
 """
 
 import sys
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -33,9 +35,15 @@ def main():
 
     rng = np.random.default_rng(0)  # the same operands in every process
     a, b = phi(2)(rng, (8, 16, 8 * 130)), phi(2)(rng, (8, 8 * 130, 8))
-    with jax.default_device(jax.local_devices()[0]):
-        whole = np.asarray(jo.matmul(a, b))
-        gradients = [np.asarray(x) for x in jax.vjp(jo.matmul, a, b)[1](whole)]
+
+    @cache
+    def on_one_device(contract):
+        """The product, its value, and its derivatives along that, where they are compared."""
+        matmul = partial(jo.matmul, contract=contract)
+        with jax.default_device(jax.local_devices()[0]):
+            whole = np.asarray(matmul(a, b))
+            pulled = () if contract.certified else jax.vjp(matmul, a, b)[1](whole)
+        return matmul, whole, [np.asarray(x) for x in pulled]
 
     def put(x, spec):
         return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
@@ -45,12 +53,15 @@ def main():
             assert_same_bits(shard.data, expected[shard.index])
 
     for name in sys.argv[4:]:
-        *specs, out = LAYOUTS[name]
+        contract, layout = name.split(":")
+        matmul, whole, gradients = on_one_device(jo.Contract.parse(contract))
+        *specs, out = LAYOUTS[layout]
         arrays = [put(x, spec) for x, spec in zip((a, b), specs, strict=True)]
-        compare(jax.jit(jo.matmul, out_shardings=NamedSharding(mesh, out))(*arrays), whole)
-        pulled = jax.jit(lambda a, b, w: jax.vjp(jo.matmul, a, b)[1](w))(*arrays, put(whole, out))
-        for x, expected in zip(pulled, gradients, strict=True):
-            compare(x, expected)
+        compare(jax.jit(matmul, out_shardings=NamedSharding(mesh, out))(*arrays), whole)
+        if gradients:
+            pulled = jax.jit(lambda a, b, w, f=matmul: jax.vjp(f, a, b)[1](w))(*arrays, put(whole, out))
+            for x, expected in zip(pulled, gradients, strict=True):
+                compare(x, expected)
         print(f"{rank}: {name}: same bits on {len(jax.local_devices())} of {jax.device_count()} devices", flush=True)
     jax.distributed.shutdown()
 

@@ -16,7 +16,7 @@ import campaign
 import generators
 import jax_ozaki as jo
 import ladder_oracle
-from compiled import calls, hlo
+from compiled import calls, hlo, jit_stages
 from jax_ozaki import Contract, _ladder, _ladder_reference, _rungs, _stages
 from jax_ozaki._operand import Operand
 from jax_ozaki._plan import Blocks
@@ -26,7 +26,7 @@ HANDLERS = _stages.Handlers(lambda operand: 0)
 DEFAULT = Contract.componentwise()
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit_stages, static_argnums=(1,))
 def climb(stages, contract, a, b):
     """The product of rows a[b, m, k] and columns b[b, n, k], and the decided rungs."""
     lhs, rhs = (_stages.Rows(Operand(x, "brk")) for x in (a, b))
@@ -260,7 +260,9 @@ def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
     )
     assert set(rounded) >= {0, 1, 2, k}  # the last rows have too many
     lhs = _stages.Rows(Operand(jnp.asarray(a[None]), "brk"))
-    found = jax.jit(lambda: _ladder.certified(stages, _ladder.quantize(stages, lhs, DEFAULT), DEFAULT)[:2])()
+    found = jit_stages(lambda stages: _ladder.certified(stages, _ladder.quantize(stages, lhs, DEFAULT), DEFAULT)[:2])(
+        stages
+    )
     np.testing.assert_array_equal(found[0][0], scale)
     np.testing.assert_array_equal(found[1][0, :, 6], rounded)
     c, _ = climb(stages, DEFAULT, a[None], b.T[None])

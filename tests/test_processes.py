@@ -10,8 +10,16 @@ import pytest
 
 HERE = Path(__file__).parent
 
-
-LAYOUTS = {2: ["batch", "m", "n", "k", "k, result over m"], 4: ["m", "k, result over m"]}
+# By the number of processes. Products of one rung send all that plain products send, forwards and backwards; the ladder
+# sends more only where k is sharded (test_sharded_ladder), and its gradients are such products again.
+PROGRAMS = {
+    2: [
+        *(f"mantissa(53):{layout}" for layout in ("batch", "m", "n", "k", "k, result over m")),
+        "componentwise:k",
+        "componentwise:k, result over m",
+    ],
+    4: ["mantissa(53):m", "componentwise:k, result over m"],
+}
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
@@ -25,7 +33,7 @@ def test_processes(processes, devices):
     program = [sys.executable, "-P", str(HERE / "process_program.py"), f"localhost:{port}", str(processes)]
     running = [
         subprocess.Popen(
-            [*program, str(rank), *LAYOUTS[processes]],
+            [*program, str(rank), *PROGRAMS[processes]],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -40,4 +48,4 @@ def test_processes(processes, devices):
             process.kill()
     for process, (out, err) in zip(running, results, strict=True):
         assert process.returncode == 0, err[-4000:]
-        assert out.count(f"same bits on {devices} of {processes * devices} devices") == len(LAYOUTS[processes])
+        assert out.count(f"same bits on {devices} of {processes * devices} devices") == len(PROGRAMS[processes])

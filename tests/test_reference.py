@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import generators
 import oracle
+from compiled import jit_stages
 from jax_ozaki import _moduli, _reference, _stages
 from jax_ozaki._operand import Operand
 from jax_ozaki._plan import Blocks, padded_k
+from meshes import mesh, put
 from oracle import assert_same_bits
 
 HANDLERS = _stages.Handlers(lambda operand: 0)
@@ -26,24 +29,24 @@ def in_order(x, order):
     return np.ascontiguousarray(np.transpose(x, ["brk".index(axis) for axis in order]))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jit_stages, static_argnums=(1, 2))
 def quantize(stages, order, n, x):
     operand = Operand(x, order)
     scale, table = stages.stats(operand, n)
     return (*stages.quantize(operand, n), scale, table, stages.residues(operand, scale, n))
 
 
-@partial(jax.jit, static_argnums=(0,))
+@jit_stages
 def grouped_mma(stages, a, b):
     return stages.grouped_mma(a, b)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit_stages, static_argnums=(1,))
 def combine(stages, n, v, mu, nu, a, b):
     return stages.combine(v, mu, nu, Operand(a, "brk"), Operand(b, "brk"), n)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jit_stages, static_argnums=(1, 2))
 def product(stages, blocks, n, a, b):
     return _stages.product(stages, *(_stages.Rows(Operand(x, "brk")) for x in (a, b)), n, blocks, budget=1 << 40)
 
@@ -171,6 +174,16 @@ def test_a_platform_without_handlers_gets_the_reference():
     assert "stablehlo.clz" in tpu or "count_leading_zeros" in tpu
 
 
+def test_complex_products_on_a_platform_without_handlers():
+    import jax_ozaki as jo
+
+    a, b = jnp.ones((8, 256), complex), jnp.ones((256, 5), complex)
+    for specs in ((), (P("x"), P()), (P(None, "x"), P("x"))):
+        operands = put(mesh(x=2), specs, (a, b)) if specs else (a, b)
+        traced = jax.jit(lambda a, b: jo.dot(a, b, contract=jo.Contract.moduli(9))).trace(*operands)
+        assert "jax_ozaki." not in traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
 @pytest.mark.parametrize("partial_crt", [False, True])
 @pytest.mark.parametrize(("dtype", "largest"), [(float, 1348), (complex, 1070)])
 def test_short_products_have_a_fifth_command(monkeypatch, partial_crt, dtype, largest):
@@ -202,5 +215,5 @@ def test_occupancy(stages, k):
     x[0, 0] = 0
     x[0, 1, :-1] = 0
     x[0, 2] = 1
-    table = jax.jit(lambda x: stages.stats(Operand(x, "brk"), 14)[1])(x)
+    table = jit_stages(lambda stages, x: stages.stats(Operand(x, "brk"), 14)[1])(stages, x)
     np.testing.assert_array_equal(np.asarray(table)[..., 7].astype(np.uint64), oracle.occupancy(x))

@@ -124,10 +124,19 @@ def check_contraction():
 def test_a_rule_that_forgets_the_other_shards_is_noticed(monkeypatch):
     """Operands that keep their own shardings give every device the product of its part of k alone."""
     check_contraction()
-    local = _partition._local
-    monkeypatch.setattr(_partition, "_local", lambda fn, **options: local(fn))
+    local = _partition.local
+    monkeypatch.setattr(_partition, "local", lambda fn, **options: local(fn))
     with pytest.raises(AssertionError, match="outputs differ"):
         check_contraction()
+
+
+def test_programs_of_one_device_need_no_rule(monkeypatch):
+    """With a rule, the stages of a product would be traced twice."""
+    monkeypatch.setattr(_partition, "custom_partitioning", None)
+    a, b = long(128)
+    jax.jit(jo.matmul).lower(a, b)
+    with pytest.raises(TypeError, match="not callable"):
+        jax.jit(jo.matmul).lower(*put(mesh(), (P("x"), P()), (a, b)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""What is made of recorded measurements, the crossover and the tables of documents, and how their programs compile."""
+
+import json
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import crossover
+import tables
+from compiling import compile_all
+from jax_ozaki._bench.timing import Variant
+
+GPU = "a GPU"
+
+
+def times(ratios, dtype="float64"):
+    """Results of the two contracts by size, at these ratios of the native speed; None was not measured."""
+    rows = [
+        {"n": n, "contract": contract, "dtype": dtype, "ratio_graph": ratio}
+        for n, pair in ratios.items()
+        for contract, ratio in zip(crossover.CONTRACTS, pair, strict=True)
+        if ratio is not None
+    ]
+    return {"meta": {"gpu": GPU}, "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "size"),
+    [
+        ({256: (0.5, 0.6), 512: (0.97, 1.1), 1024: (1.5, 1.6)}, 512),
+        ({256: (0.95, 0.95), 512: (1.2, 1.3)}, 256),  # the margin
+        ({256: (1.2, 0.9), 512: (1.2, 1.3)}, 512),  # both contracts
+        ({256: (1.2, 1.3), 512: (1.2, 0.9), 1024: (2, 2)}, 1024),  # on every size from there
+        ({256: (1.2, None), 512: (1.2, 1.3)}, 512),  # measured for both
+        ({1024: (2, 2), 512: (1.2, 1.3), 256: (0.3, 2)}, 512),  # in any order
+    ],
+)
+def test_the_crossover_is_the_size_from_which_on_both_contracts_are_as_fast(ratios, size):
+    entry = crossover.found(times(ratios))
+    assert entry.keys() == {GPU} and entry[GPU]["size"] == size
+    for ratio in ratios[size]:
+        assert f" at {ratio:.2f}" in entry[GPU]["source"]
+
+
+def test_only_float64_products_inside_a_program_count():
+    results = times({512: (1.2, 1.3)})
+    results["rows"] += times({256: (2, 2)}, dtype="complex128")["rows"]
+    results["rows"] += [{"n": 128, "contract": x, "dtype": "float64", "ratio": 2} for x in crossover.CONTRACTS]
+    results["rows"].append({"n": 1024, "contract": "exact", "dtype": "float64", "ratio_graph": 0.1})
+    assert crossover.found(results)[GPU]["size"] == 512
+
+
+@pytest.mark.parametrize("ratios", [{}, {512: (1.2, None)}, {256: (1.2, 1.3), 512: (0.9, 1.3)}])
+def test_no_crossover(ratios):
+    with pytest.raises(SystemExit, match="no size"):
+        crossover.found(times(ratios))
+
+
+def test_the_package_has_the_recorded_crossover():
+    entry = crossover.found(json.loads((crossover.ROOT / crossover.RESULTS).read_text()))
+    recorded = json.loads(crossover.RECORD.read_text())
+    assert entry.items() <= recorded.items()
+
+
+def test_the_table_of_symmetric_products(tmp_path):
+    names = ("jnp.dot", "x y", "x x, symmetric", "x x", "x x^T")
+    rows = [
+        {
+            "n": n,
+            "contract": "exact",
+            "ms": dict(zip(names, ms, strict=True)),
+            "ratio": dict(zip(names, ratio, strict=True)),
+        }
+        for n, ms, ratio in (
+            (2048, (9, 1.234, 0.5678, 12.34, 123.4), (1, 7.296, 15.8, 0.731, 0.0734)),
+            (16384, (9, 1234, 1, 2, 3), (1, 0.01, 9, 4.5, 3)),
+        )
+    ]
+    (tmp_path / "symmetric.json").write_text(json.dumps({"meta": {}, "rows": rows}))
+    assert tables.symmetric(tables.Results(tmp_path)).splitlines() == [
+        "| n | contract | two arrays | x x, symmetric | x x, not | x x^T |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| 2048 | exact | 1.23 (7.30) | 0.568 (15.80) | 12.3 (0.73) | 123 (0.07) |",
+        "| 16384 | exact | 1234 (0.01) | 1.00 (9.00) | 2.00 (4.50) | 3.00 (3.00) |",
+    ]
+
+
+@pytest.mark.parametrize("name", tables.DOCUMENTS)
+def test_documents_have_the_recorded_tables(name):
+    text = (tables.ROOT / name).read_text()
+    results = tables.Results(tables.ROOT / "benchmarks/results/h200")
+    assert tables.MARKED.search(text)
+    for _, table in tables.MARKED.findall(text):
+        assert f"<!-- table: {table} -->\n{tables.TABLES[table](results)}" in text
+
+
+def test_compile_all():
+    """Native programs first, one after the other; then each call is that of a compiled program."""
+    traced = []
+
+    def variant(name, factor):
+        def fn(x):
+            traced.append(name)
+            return factor * x
+
+        return Variant(partial(jax.jit(fn), np.ones(3)))
+
+    native = [variant("native", 2), variant("native in a row", 3)]
+    others = [variant(f"other {i}", i) for i in range(4)]
+    compile_all(native, others)
+    assert traced[:2] == ["native", "native in a row"] and sorted(traced[2:]) == [f"other {i}" for i in range(4)]
+    for one, factor in zip([*native, *others], (2, 3, *range(4)), strict=True):
+        assert isinstance(one.call.func, jax.stages.Compiled)
+        np.testing.assert_array_equal(one.call(), np.full(3, float(factor)))
+    assert len(traced) == 6
+
+
+def test_compile_all_needs_the_arguments():
+    with pytest.raises(AssertionError):
+        compile_all([Variant(lambda: None)], [])
