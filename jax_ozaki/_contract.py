@@ -45,8 +45,9 @@ class Contract:
     for the absolute value of the complex error, hence for either part. ``componentwise`` and ``exact`` hold for
     either part, a real product of length 2k.
 
-    Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
-    infinity. Contracts are hashable, compare by value and are part of the jit key.
+    Bounds hold up to one rounding in the subnormal range, and below overflow: a computed value beyond the largest
+    float64 becomes the signed infinity, where the true one is within the bound of that limit too. Contracts are
+    hashable, compare by value and are part of the jit key.
 
     A product whose k is sharded over a mesh has the bits of the unsharded one. With ``reproducible=False`` it is
     instead the float64 sum of the products of the shards, each under the contract for its own part of k: half the
