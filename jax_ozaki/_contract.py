@@ -24,7 +24,7 @@ Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "nati
 _MAX_MANTISSA = 76
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contract:
     """The precision a product guarantees. Build one with the named constructors.
 
@@ -141,10 +141,18 @@ class Contract:
             raise ValueError(f"{text!r} is not a contract: {error}") from None
 
     def __str__(self) -> str:
-        if self.parameter is None:
-            return self.kind
-        value = repr(self.parameter).removesuffix(".0") if isinstance(self.parameter, float) else self.parameter
-        return f"{self.kind}({value})" if self.reproducible else f"{self.kind}({value}, {_NOT_REPRODUCIBLE})"
+        """The contract in short, as ``parse`` reads it: ``"normwise(2)"``, ``"exact"``."""
+        arguments = ", ".join(x.strip("'") for x in self._arguments)
+        return f"{self.kind}({arguments})" if arguments else self.kind
+
+    def __repr__(self) -> str:
+        """The call of its constructor."""
+        return f"Contract.{self.kind}({', '.join(self._arguments)})"
+
+    @property
+    def _arguments(self) -> list[str]:
+        of_parameter = [] if self.parameter is None else [repr(self.parameter).removesuffix(".0")]
+        return of_parameter if self.reproducible else [*of_parameter, _NOT_REPRODUCIBLE]
 
     @property
     def guarantee(self) -> str:

@@ -24,12 +24,12 @@ Side = Literal["lhs", "rhs"]
     data_fields=("array", "quantized"),
     meta_fields=("side", "contract", "moduli"),
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """A matrix, or a stack of them, with its quantized form; made by :func:`prepare`.
 
     The array itself is the differentiable leaf. Every leaf has the stack's axes first, so a Prepared can
-    be mapped by ``vmap``, carried by ``scan`` and passed through ``jit``.
+    be mapped by ``vmap``, carried by ``scan`` and passed through ``jit``. Two are equal if they are the same.
 
     Differentiate with respect to the array, preparing it inside; ``jax.grad`` over a Prepared argument needs
     ``allow_int=True``. A leaf must not be changed without the others: they are one matrix.
@@ -109,7 +109,7 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     data_fields=("array", "quantized", "transposed"),
     meta_fields=("side", "contract", "moduli"),
 )
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Invariant(Prepared):
     """A Prepared that no loop around its products changes: their derivatives quantize it for the loop backwards too."""
 

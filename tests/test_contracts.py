@@ -231,12 +231,15 @@ def test_numbers_of_numpy_are_numbers():
     assert jo.plan(np.int32(2), 2, 2) == jo.plan(2, 2, 2)
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+@pytest.mark.parametrize(
+    "contract", [*CONTRACTS, *(Contract(c.kind, c.parameter, False) for c in CONTRACTS[:-1])], ids=str
+)
 def test_text_and_identity(contract):
     assert Contract.parse(str(contract)) == contract
     assert hash(Contract.parse(str(contract))) == hash(contract)
+    assert eval(repr(contract)) == contract
     assert len({str(c) for c in CONTRACTS}) == len(CONTRACTS)
-    assert str(Contract.normwise(2)) == "normwise(2)"
+    assert (str(Contract.normwise(2)), repr(Contract.normwise(2))) == ("normwise(2)", "Contract.normwise(2)")
     assert Contract.normwise(2) == Contract.normwise(2.0)
 
 

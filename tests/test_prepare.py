@@ -215,6 +215,7 @@ def test_tree():
     assert jax.tree.structure(lhs(A)) == structure
     assert jax.tree.structure(rhs(A)) != structure
     assert (prepared.shape, prepared.ndim, prepared.dtype) == (A.shape, 2, A.dtype)
+    assert prepared == prepared and prepared != lhs(A) and len({prepared, lhs(A)}) == 2
     assert repr(prepared) == "Prepared(float64[6, 40], side='lhs', contract=moduli(15), moduli=15)"
 
 
