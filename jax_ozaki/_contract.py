@@ -119,13 +119,16 @@ class Contract:
 
     @staticmethod
     def parse(text: str) -> Contract:
-        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"componentwise(sqrt_k)"``, ``"native"``."""
+        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"componentwise(sqrt_k)"``, ``"native"``.
+
+        What its constructor has a default for may be left out: ``"normwise"`` is ``Contract.normwise()``.
+        """
         if not isinstance(text, str):
             raise TypeError(f"text={text!r}: a string is needed, as in 'normwise(2)'.")
         name, parenthesis, rest = text.strip().partition("(")
         argument, _, option = (part.strip() for part in rest.removesuffix(")").partition(","))
         argument, bare = argument.strip("'\""), name in ("exact", "native")
-        if bare and "=" in argument:
+        if "=" in argument:
             argument, option = "", argument
         unknown = name not in get_args(Kind) or option not in ("", _NOT_REPRODUCIBLE)
         if unknown or (parenthesis and not rest.endswith(")")) or (bare and argument):
@@ -133,10 +136,12 @@ class Contract:
                 f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c), componentwise(c), exact or native "
                 f"is needed, as in 'normwise(2)' or 'normwise(2, {_NOT_REPRODUCIBLE})'."
             )
-        if not argument and name in ("mantissa", "componentwise"):
-            return Contract.mantissa() if name == "mantissa" else Contract.componentwise()
+        if name == "moduli" and not argument:
+            allowed = f"an integer from {_moduli.MIN_MODULI} to {_moduli.MAX_MODULI}"
+            raise ValueError(f"{text!r} is not a contract: n is missing, {allowed}, as in 'moduli(14)'.")
         try:
-            return Contract(cast(Kind, name), _number(argument), reproducible=not option)
+            parameter = _number(argument) if argument else getattr(Contract, name)().parameter
+            return Contract(cast(Kind, name), parameter, reproducible=not option)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} is not a contract: {error}") from None
 
@@ -369,11 +374,11 @@ def _error_factor(c: Any) -> float | str:
     return factor
 
 
-def _number(text: str) -> int | float | str | None:
+def _number(text: str) -> int | float | str:
     for read in (int, float):
         with suppress(ValueError):
             return read(text)
-    return text or None
+    return text
 
 
 _ENVIRONMENT = "JAX_OZAKI_CONTRACT"
