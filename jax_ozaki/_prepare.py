@@ -89,16 +89,19 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     """
     if side not in ("lhs", "rhs"):
         raise ValueError(f'side={side!r}: "lhs" or "rhs" is needed.')
-    a = jnp.asarray(a)
+    a = _field.array("a", a)
     if a.dtype not in _field.DTYPES:
-        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.")
+        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.{_field.narrowed()}")
     if a.ndim < 2:
         raise ValueError(f"a has shape {a.shape}: at least two axes are needed.")
     contract = resolve(contract)
     if contract.kind == "native":
         raise ValueError("contract=native: a native product has nothing to prepare.")
     if not preparable(contract, a.dtype):
-        raise ValueError(f"contract={contract}: complex128 is prepared under moduli, mantissa or normwise contracts.")
+        raise ValueError(
+            f"contract={contract}: complex128 is prepared under moduli, mantissa or normwise contracts, e.g. "
+            "contract=Contract.normwise(2)."
+        )
     k_axis, row_axis = (a.ndim - 1, a.ndim - 2) if side == "lhs" else (a.ndim - 2, a.ndim - 1)
     groups = Groups(tuple(range(a.ndim - 2)), (row_axis,), (k_axis,))
     return Prepared(a, quantized(a, groups, contract), side, contract, contract.modulus_count(a.shape[k_axis], a.dtype))

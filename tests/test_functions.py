@@ -196,6 +196,14 @@ def test_operands_are_arrays_by_position(name):
 
 
 @pytest.mark.parametrize("name", CALL)
+@pytest.mark.parametrize("dtype", ["O", ">f8", "longdouble"])
+def test_dtypes_that_jax_does_not_have_are_named(name, dtype):
+    wrong = np.asarray(X).astype(dtype)
+    with pytest.raises(TypeError, match=rf"'s argument at position 1 has dtype {wrong.dtype}"):
+        CALL[name](X, wrong)
+
+
+@pytest.mark.parametrize("name", CALL)
 def test_an_object_with_an_array(name):
     class Holder:
         def __jax_array__(self):

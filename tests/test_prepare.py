@@ -249,6 +249,19 @@ def test_errors(make, error):
         make()
 
 
+@pytest.mark.parametrize(
+    ("a", "x64", "words"),
+    [
+        (A, False, r'"jax_enable_x64", True'),
+        (A.astype(">f8"), True, "a has dtype >f8: a dtype of JAX is needed"),
+        (A + 1j, True, r"complex128 is prepared under .* e\.g\. contract=Contract\.normwise\(2\)"),
+    ],
+)
+def test_errors_say_what_to_do(a, x64, words):
+    with jax.enable_x64(x64), pytest.raises((TypeError, ValueError), match=words):
+        jo.prepare(a)
+
+
 def test_report_of_a_prepared_product():
     contract = Contract.normwise(2)
     c, report = jo.matmul(jo.prepare(A, "lhs", contract), B, return_report=True)
