@@ -63,15 +63,25 @@ class Prepared:
         array = f"{self.dtype}{list(self.shape)}" if hasattr(self.array, "shape") else self.array
         return f"{type(self).__name__}({array}, side={self.side!r}, contract={self.contract}, moduli={self.moduli})"
 
+    def __matmul__(self, other: Any) -> Array:
+        from ._numpy import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        from ._numpy import matmul
+
+        return matmul(other, self)
+
     __array_ufunc__ = None
     """NumPy's operators leave a Prepared alone."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a prepared operand is no array: multiply it by jax_ozaki.matmul or dot, or take its .array.")
+        raise TypeError("a prepared operand is no array: multiply it by @, jax_ozaki.matmul or dot, or take its .array.")
 
 
 def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Prepared:
-    """Quantize ``a`` once, to multiply it many times with ``matmul`` or ``dot``.
+    """Quantize ``a`` once, to multiply it many times with ``@``, ``matmul`` or ``dot``.
 
     Products of the result have the bits of the unprepared product, and gradients with respect to ``a``
     are those of ``a``. A float64 operand that meets a prepared complex128 one is widened first: unprepared, the two

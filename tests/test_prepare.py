@@ -47,6 +47,19 @@ def test_same_bits(fn, form):
     assert_same_bits(jax.jit(fn)(x, y), product(A, B))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_operator(form, array):
+    def matmul(x, y):
+        return x @ y
+
+    x, y = FORMS[form](array(A), array(B))
+    assert_same_bits(x @ y, product(A, B))
+    assert_same_bits(jax.jit(matmul)(x, y), product(A, B))
+    stack = jax.vmap(lambda a, b: matmul(*FORMS[form](a, b)))(array([A, 2 * A]), array([B, B]))
+    assert_same_bits(stack, np.stack([product(A, B), product(2 * A, B)]))
+
+
 @pytest.mark.parametrize("family", ["special values", "subnormals", "near overflow", "tiny tail", "sparse"])
 def test_same_bits_for_other_data(family):
     rows = generators.FAMILIES[family]
@@ -224,7 +237,7 @@ def test_a_prepared_operand_is_no_array():
     for misuse in (np.asarray, lambda p: np.dot(p, B), jnp.asarray):
         with pytest.raises(TypeError, match="no array"):
             misuse(prepared)
-    for misuse in (lambda p: p @ B, lambda p: np.add(p, 1)):
+    for misuse in (lambda p: p * 2, lambda p: 1 + p, lambda p: np.add(p, 1)):
         with pytest.raises(TypeError, match="Prepared"):
             misuse(prepared)
 
@@ -238,6 +251,9 @@ def test_a_prepared_operand_is_no_array():
         (lambda: jo.prepare(A, contract=Contract.native()), ValueError),
         (lambda: jo.matmul(rhs(SQUARE), SQUARE), ValueError),
         (lambda: jo.matmul(SQUARE, lhs(SQUARE)), ValueError),
+        (lambda: rhs(SQUARE) @ SQUARE, ValueError),
+        (lambda: SQUARE @ lhs(SQUARE), ValueError),
+        (lambda: lhs(SQUARE) @ SQUARE.tolist(), TypeError),
         (lambda: jo.matmul(lhs(SQUARE).array, lhs(SQUARE)), ValueError),
         (lambda: jo.matmul(lhs(A), A), (TypeError, ValueError)),
         (lambda: jo.matmul(lhs(A), jo.prepare(B, "rhs", Contract.moduli(9))), ValueError),
