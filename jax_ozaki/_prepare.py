@@ -77,7 +77,9 @@ class Prepared:
     """NumPy's operators leave a Prepared alone."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a prepared operand is no array: multiply it by @, jax_ozaki.matmul or dot, or take its .array.")
+        raise TypeError(
+            "a prepared operand is no array: multiply it by @, jax_ozaki.matmul or dot, or take its .array."
+        )
 
 
 def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Prepared:

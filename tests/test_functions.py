@@ -1,5 +1,7 @@
 """The functions against jax.numpy: shapes, values and errors for every form of operand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,16 @@ def test_agrees_with_numpy(name, shapes, extra, kwargs):  # case 20 among them
         native = products(theirs, *args)
         assert len(products(ours, *args)) == len(native)
         assert not native or emulated(ours, *args)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("matmul", {}), ("tensordot", {"axes": ((1,), (0,))}), ("vecdot", {"axis": 0})]
+)
+def test_linalg_has_products_of_the_array_api(name, options):
+    a = jnp.asarray(np.random.default_rng(0).standard_normal((3, 3)))
+    product = partial(getattr(jo.linalg, name), **options)
+    assert_close(product(a, a), getattr(jnp_linalg, name)(a, a, **options))
+    assert emulated(product, a, a)
 
 
 @pytest.mark.parametrize(
