@@ -118,8 +118,28 @@ def test_mantissa_counts():
     assert counts == {11: 15, 2036: 15, 2037: 16, 401169: 16, 401170: 17}
     counts = {k: Contract.mantissa(53).modulus_count(k, complex) for k in (72, 819, 820, 72979, 72980)}
     assert counts == {72: 16, 819: 16, 820: 17, 72979: 17, 72980: 18}
+    counts = (
+        [Contract.mantissa(53).modulus_count(k) for k in range(12)],
+        [Contract.mantissa(53).modulus_count(k, complex) for k in range(73)],
+    )
+    assert [max(of) for of in counts] == [15, 16]
     for bits in range(2, 70):
         assert Contract.mantissa(bits).modulus_count(64) >= Contract.mantissa(bits - 1).modulus_count(64)
+
+
+@pytest.mark.parametrize(
+    ("contract", "dtype", "longest"),
+    [
+        (Contract.normwise(2), float, 1051056400),
+        (Contract.normwise(2), complex, 290752925),
+        (Contract.moduli(2), float, 32041),
+    ],
+)
+def test_longest_contractions(contract, dtype, longest):
+    """Those of README."""
+    assert contract.modulus_count(longest, dtype) and Contract.componentwise().modulus_count(2**45)
+    with pytest.raises(ValueError, match=f"k={longest + 1}"):
+        contract.modulus_count(longest + 1, dtype)
 
 
 @pytest.mark.parametrize(

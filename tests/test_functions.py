@@ -199,6 +199,14 @@ CALL = {
 }
 
 
+def test_dot_general_of_einsum():
+    def product(a, b):
+        return jnp.einsum("ij,jk->ki", a, b, _dot_general=jo.dot_general)
+
+    assert_close(product(X, X), jnp.einsum("ij,jk->ki", X, X))
+    assert emulated(product, X, X) and emulated(jax.grad(lambda a: product(a, a).sum()), X)
+
+
 @pytest.mark.parametrize("name", CALL)
 def test_operands_are_arrays_by_position(name):
     for position, args in enumerate((([[1.0] * 3] * 3, X), (X, ((1.0,) * 3,) * 3))):
