@@ -16,6 +16,7 @@ import jax
 from jax._src import linear_util as lu
 from jax._src import source_info_util
 from jax._src.api_util import debug_info
+from jax._src.config import _check_vma
 from jax._src.core import pvary_p, trace_state_clean
 from jax._src.custom_batching import custom_vmap_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
@@ -85,6 +86,7 @@ __all__ = [
     "remat_p",
     "scan_constants",
     "scan_p",
+    "site_of",
     "symmetric_product_p",
     "trace",
     "transpose_source",
@@ -103,6 +105,15 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> ClosedJaxpr
     wrapped = lu.wrap_init(fn, debug_info=debug_info("jax_ozaki", fn, avals, {}))
     jaxpr, _, consts = trace_to_jaxpr_dynamic(wrapped, avals)
     return ClosedJaxpr(jaxpr, consts)
+
+
+@contextmanager
+def site_of(equation: JaxprEqn) -> Iterator[None]:
+    """What ``equation`` was traced under: its context, and within shard_map, where its operands vary over manual axes,
+    their types."""
+    varies = any(x.aval.manual_axis_type.varying for x in equation.invars)  # type: ignore[attr-defined]
+    with equation.ctx.manager, _check_vma(_check_vma.value or varies):
+        yield
 
 
 def wrapped(fn: Callable[..., Any], like: Any) -> Any:

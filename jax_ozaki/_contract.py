@@ -24,7 +24,7 @@ Kind = Literal["moduli", "mantissa", "normwise", "componentwise", "exact", "nati
 _MAX_MANTISSA = 76
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contract:
     """The precision a product guarantees. Build one with the named constructors.
 
@@ -45,8 +45,9 @@ class Contract:
     for the absolute value of the complex error, hence for either part. ``componentwise`` and ``exact`` hold for
     either part, a real product of length 2k.
 
-    Bounds hold up to one rounding in the subnormal range; a result that overflows is the signed
-    infinity. Contracts are hashable, compare by value and are part of the jit key.
+    Bounds hold up to one rounding in the subnormal range, and below overflow: a computed value beyond the largest
+    float64 becomes the signed infinity, where the true one is within the bound of that limit too. Contracts are
+    hashable, compare by value and are part of the jit key.
 
     A product whose k is sharded over a mesh has the bits of the unsharded one. With ``reproducible=False`` it is
     instead the float64 sum of the products of the shards, each under the contract for its own part of k: half the
@@ -118,13 +119,16 @@ class Contract:
 
     @staticmethod
     def parse(text: str) -> Contract:
-        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"componentwise(sqrt_k)"``, ``"native"``."""
+        """The contract that ``str`` wrote: ``"moduli(14)"``, ``"componentwise(sqrt_k)"``, ``"native"``.
+
+        What its constructor has a default for may be left out: ``"normwise"`` is ``Contract.normwise()``.
+        """
         if not isinstance(text, str):
             raise TypeError(f"text={text!r}: a string is needed, as in 'normwise(2)'.")
         name, parenthesis, rest = text.strip().partition("(")
         argument, _, option = (part.strip() for part in rest.removesuffix(")").partition(","))
         argument, bare = argument.strip("'\""), name in ("exact", "native")
-        if bare and "=" in argument:
+        if "=" in argument:
             argument, option = "", argument
         unknown = name not in get_args(Kind) or option not in ("", _NOT_REPRODUCIBLE)
         if unknown or (parenthesis and not rest.endswith(")")) or (bare and argument):
@@ -132,18 +136,28 @@ class Contract:
                 f"{text!r} is not a contract: moduli(n), mantissa(bits), normwise(c), componentwise(c), exact or native "
                 f"is needed, as in 'normwise(2)' or 'normwise(2, {_NOT_REPRODUCIBLE})'."
             )
-        if not argument and name in ("mantissa", "componentwise"):
-            return Contract.mantissa() if name == "mantissa" else Contract.componentwise()
+        if name == "moduli" and not argument:
+            allowed = f"an integer from {_moduli.MIN_MODULI} to {_moduli.MAX_MODULI}"
+            raise ValueError(f"{text!r} is not a contract: n is missing, {allowed}, as in 'moduli(14)'.")
         try:
-            return Contract(cast(Kind, name), _number(argument), reproducible=not option)
+            parameter = _number(argument) if argument else getattr(Contract, name)().parameter
+            return Contract(cast(Kind, name), parameter, reproducible=not option)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} is not a contract: {error}") from None
 
     def __str__(self) -> str:
-        if self.parameter is None:
-            return self.kind
-        value = repr(self.parameter).removesuffix(".0") if isinstance(self.parameter, float) else self.parameter
-        return f"{self.kind}({value})" if self.reproducible else f"{self.kind}({value}, {_NOT_REPRODUCIBLE})"
+        """The contract in short, as ``parse`` reads it: ``"normwise(2)"``, ``"exact"``."""
+        arguments = ", ".join(x.strip("'") for x in self._arguments)
+        return f"{self.kind}({arguments})" if arguments else self.kind
+
+    def __repr__(self) -> str:
+        """The call of its constructor."""
+        return f"Contract.{self.kind}({', '.join(self._arguments)})"
+
+    @property
+    def _arguments(self) -> list[str]:
+        of_parameter = [] if self.parameter is None else [repr(self.parameter).removesuffix(".0")]
+        return of_parameter if self.reproducible else [*of_parameter, _NOT_REPRODUCIBLE]
 
     @property
     def guarantee(self) -> str:
@@ -360,11 +374,11 @@ def _error_factor(c: Any) -> float | str:
     return factor
 
 
-def _number(text: str) -> int | float | str | None:
+def _number(text: str) -> int | float | str:
     for read in (int, float):
         with suppress(ValueError):
             return read(text)
-    return text or None
+    return text
 
 
 _ENVIRONMENT = "JAX_OZAKI_CONTRACT"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from . import _switch
@@ -22,7 +22,7 @@ from ._switch import Switch
 
 
 class enable:
-    """A block in which every float64 and complex128 product is emulated when it is lowered.
+    """A block, or as a decorator a function, in which every float64 and complex128 product is emulated when lowered.
 
     It reaches every product that jax lowers, also those that a primitive creates there and no jaxpr shows. What
     counts is the block in which a program is *lowered*: for a jitted function, that of its call. The switch is part
@@ -61,6 +61,16 @@ class enable:
 
     def __exit__(self, *exception: Any) -> None:
         self._entered.pop().__exit__(*exception)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """``fn`` in a block of its own, to be called outside of jit."""
+
+        @wraps(fn)
+        def enabled(*args: Any, **kwargs: Any) -> Any:
+            with enable(**self._switch._asdict()):  # threads share self
+                return fn(*args, **kwargs)
+
+        return enabled
 
     def explain(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         """What becomes of each product of ``fn(*args, **kwargs)`` in the block; computes none of them.

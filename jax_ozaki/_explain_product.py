@@ -49,10 +49,11 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
             raise TypeError(f"{name} is traced: what limits a product is read on the host, outside jit, vmap and grad.")
         if isinstance(operand, Prepared):
             raise TypeError(f"{name} is prepared: its array, {name}.array, under {operand.contract} is explained.")
-    arrays = [jnp.asarray(x) for x in (a, b)]
+    arrays = [_field.array("a", a), _field.array("b", b)]
     if all(x.dtype not in _field.DTYPES for x in arrays):
         dtypes = " and ".join(x.dtype.name for x in arrays)
-        raise TypeError(f"a and b have dtypes {dtypes}: one of them has to be float64 or complex128 to be emulated.")
+        needed = f"one of them has to be float64 or complex128 to be emulated.{_field.narrowed()}"
+        raise TypeError(f"a and b have dtypes {dtypes}: {needed}")
     arrays = [_widened(x) for x in arrays]
     for name, x in zip("ab", arrays, strict=True):
         if x.ndim not in (1, 2):
@@ -101,7 +102,7 @@ def _product(lhs: Array, rhs: Array, contract: Contract) -> _Product:
     outputs = "outputs"
     if by_parts := product_of_parts(lhs.dtype, rhs.dtype, contract):
         lhs, rhs = _operands_of_parts(by_parts, lhs, rhs)
-        outputs = "parts of outputs"
+        outputs = "real and imaginary parts of outputs"
         row_of = np.resize(row_of, lhs.shape[0])
         column_of = np.repeat(column_of, 2) if by_parts is _complex.embedded else np.resize(column_of, rhs.shape[1])
     moduli = contract.modulus_count(lhs.shape[1], lhs.dtype)

@@ -24,12 +24,12 @@ Side = Literal["lhs", "rhs"]
     data_fields=("array", "quantized"),
     meta_fields=("side", "contract", "moduli"),
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """A matrix, or a stack of them, with its quantized form; made by :func:`prepare`.
 
     The array itself is the differentiable leaf. Every leaf has the stack's axes first, so a Prepared can
-    be mapped by ``vmap``, carried by ``scan`` and passed through ``jit``.
+    be mapped by ``vmap``, carried by ``scan`` and passed through ``jit``. Two are equal if they are the same.
 
     Differentiate with respect to the array, preparing it inside; ``jax.grad`` over a Prepared argument needs
     ``allow_int=True``. A leaf must not be changed without the others: they are one matrix.
@@ -63,15 +63,27 @@ class Prepared:
         array = f"{self.dtype}{list(self.shape)}" if hasattr(self.array, "shape") else self.array
         return f"{type(self).__name__}({array}, side={self.side!r}, contract={self.contract}, moduli={self.moduli})"
 
+    def __matmul__(self, other: Any) -> Array:
+        from ._numpy import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        from ._numpy import matmul
+
+        return matmul(other, self)
+
     __array_ufunc__ = None
     """NumPy's operators leave a Prepared alone."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a prepared operand is no array: multiply it by jax_ozaki.matmul or dot, or take its .array.")
+        raise TypeError(
+            "a prepared operand is no array: multiply it by @, jax_ozaki.matmul or dot, or take its .array."
+        )
 
 
 def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Prepared:
-    """Quantize ``a`` once, to multiply it many times with ``matmul`` or ``dot``.
+    """Quantize ``a`` once, to multiply it many times with ``@``, ``matmul`` or ``dot``.
 
     Products of the result have the bits of the unprepared product, and gradients with respect to ``a``
     are those of ``a``. A float64 operand that meets a prepared complex128 one is widened first: unprepared, the two
@@ -89,16 +101,19 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     """
     if side not in ("lhs", "rhs"):
         raise ValueError(f'side={side!r}: "lhs" or "rhs" is needed.')
-    a = jnp.asarray(a)
+    a = _field.array("a", a)
     if a.dtype not in _field.DTYPES:
-        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.")
+        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.{_field.narrowed()}")
     if a.ndim < 2:
         raise ValueError(f"a has shape {a.shape}: at least two axes are needed.")
     contract = resolve(contract)
     if contract.kind == "native":
         raise ValueError("contract=native: a native product has nothing to prepare.")
     if not preparable(contract, a.dtype):
-        raise ValueError(f"contract={contract}: complex128 is prepared under moduli, mantissa or normwise contracts.")
+        raise ValueError(
+            f"contract={contract}: complex128 is prepared under moduli, mantissa or normwise contracts, e.g. "
+            "contract=Contract.normwise(2)."
+        )
     k_axis, row_axis = (a.ndim - 1, a.ndim - 2) if side == "lhs" else (a.ndim - 2, a.ndim - 1)
     groups = Groups(tuple(range(a.ndim - 2)), (row_axis,), (k_axis,))
     return Prepared(a, quantized(a, groups, contract), side, contract, contract.modulus_count(a.shape[k_axis], a.dtype))
@@ -109,7 +124,7 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     data_fields=("array", "quantized", "transposed"),
     meta_fields=("side", "contract", "moduli"),
 )
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Invariant(Prepared):
     """A Prepared that no loop around its products changes: their derivatives quantize it for the loop backwards too."""
 

@@ -23,9 +23,10 @@ from ._dimensions import Groups
     data_fields=("moduli", "achieved", "rungs", "native_outputs", "nonfinite_rows", "nonfinite_columns"),
     meta_fields=("contract",),
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """What one product used and achieved: a pytree of device scalars, one set a product under ``vmap``.
+    """What one product used and achieved: a pytree of device scalars, one set a product under ``vmap``; compared by
+    identity.
 
     No field depends on blocks, batch or device.
 
@@ -58,12 +59,16 @@ class Report:
             parts.append(f"error at most {_largest(self.achieved, '.4g')} u {scale}")
         if self.rungs is not None:
             names = ("coarse magnitudes", "fine magnitudes", "more moduli", "sums of products")
-            counts = [f"{_most(self.rungs[..., i])} by {name}" for i, name in enumerate(names)]
+            indexed = isinstance(self.rungs, Array | np.ndarray)
+            counts = [f"{_most(self.rungs[..., i] if indexed else self.rungs)} by {x}" for i, x in enumerate(names)]
             parts.append("outputs " + " + ".join(counts))
         if self.contract.kind != "native":
             parts.append(f"{_most(self.native_outputs)} outputs computed natively")
         parts.append(f"{_most(self.nonfinite_rows)} rows and {_most(self.nonfinite_columns)} columns with NaN or Inf")
         return f"{self.contract}: {', '.join(parts)}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
 
 
 def _largest(x: Any, form: str = "d") -> str:

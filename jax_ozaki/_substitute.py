@@ -32,6 +32,7 @@ from ._compat import (
     jit_p,
     remat_p,
     scan_p,
+    site_of,
     symmetric_product_p,
     trace,
     while_p,
@@ -326,5 +327,5 @@ def _policy(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trace(fn: Callable[..., Any], avals: Sequence[Any], site: JaxprEqn) -> ClosedJaxpr:
-    with site.ctx.manager:
+    with site_of(site):
         return trace(fn, avals)

@@ -1,5 +1,5 @@
 """jax.numpy.linalg's products, emulated."""
 
-from ._numpy import matrix_power, multi_dot
+from ._numpy import matmul, matrix_power, multi_dot, tensordot, vecdot
 
-__all__ = ["matrix_power", "multi_dot"]
+__all__ = ["matmul", "matrix_power", "multi_dot", "tensordot", "vecdot"]

@@ -118,8 +118,28 @@ def test_mantissa_counts():
     assert counts == {11: 15, 2036: 15, 2037: 16, 401169: 16, 401170: 17}
     counts = {k: Contract.mantissa(53).modulus_count(k, complex) for k in (72, 819, 820, 72979, 72980)}
     assert counts == {72: 16, 819: 16, 820: 17, 72979: 17, 72980: 18}
+    counts = (
+        [Contract.mantissa(53).modulus_count(k) for k in range(12)],
+        [Contract.mantissa(53).modulus_count(k, complex) for k in range(73)],
+    )
+    assert [max(of) for of in counts] == [15, 16]
     for bits in range(2, 70):
         assert Contract.mantissa(bits).modulus_count(64) >= Contract.mantissa(bits - 1).modulus_count(64)
+
+
+@pytest.mark.parametrize(
+    ("contract", "dtype", "longest"),
+    [
+        (Contract.normwise(2), float, 1051056400),
+        (Contract.normwise(2), complex, 290752925),
+        (Contract.moduli(2), float, 32041),
+    ],
+)
+def test_longest_contractions(contract, dtype, longest):
+    """Those of README."""
+    assert contract.modulus_count(longest, dtype) and Contract.componentwise().modulus_count(2**45)
+    with pytest.raises(ValueError, match=f"k={longest + 1}"):
+        contract.modulus_count(longest + 1, dtype)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +206,7 @@ def test_looser_contracts_take_fewer_moduli():
     [
         lambda: Contract.normwise(1), lambda: Contract.normwise(0.5), lambda: Contract.normwise(math.nan), lambda: Contract.normwise(math.inf),
         lambda: Contract.normwise("k2"), lambda: Contract.mantissa(0), lambda: Contract.mantissa(1000), lambda: Contract("moduli", 99), lambda: Contract("foo"), lambda: Contract("native", 1),
-        lambda: Contract.parse("normwise"), lambda: Contract.parse("moduli(1)"), lambda: Contract.parse("moduli(3"), lambda: Contract.parse("native(3)"),
+        lambda: Contract.parse("moduli"), lambda: Contract.parse("moduli(1)"), lambda: Contract.parse("moduli(3"), lambda: Contract.parse("native(3)"),
         lambda: Contract.parse(""), lambda: Contract.parse("exactly"), lambda: Contract.parse("mantissa(x)"), lambda: Contract.mantissa(76).modulus_count(2**40), lambda: Contract.normwise(1 + 1e-12).modulus_count(1),
     ],
 )  # fmt: skip
@@ -205,7 +225,8 @@ def test_value_errors(make):
         (lambda: jo.plan(1, 1, 1, batch=1.5), "batch=1.5", "an integer of at least 0"),
         *((lambda n=n: jo.plan(1, 1, 1, workspace_bytes=n), f"workspace_bytes={n!r}", "an integer of at least 1") for n in (math.inf, "x", 0)),
         *((lambda n=n: jo.default_workspace_bytes(n).__enter__(), f"default_workspace_bytes={n!r}", "an integer of at least 1") for n in (math.inf, None, "x", True, 0)),
-        *((lambda t=t: Contract.parse(t), repr(t), "is needed") for t in ("normwise", "normwise(", "native(", "moduli", "moduli(2.5)", "moduli(x)", "mantissa(nan)", "normwise(inf)", "normwise(1e999)", 3, None)),
+        *((lambda t=t: Contract.parse(t), repr(t), "n is missing, an integer from 2 to 20") for t in ("moduli", "moduli(reproducible=False)")),
+        *((lambda t=t: Contract.parse(t), repr(t), "is needed") for t in ("normwise(", "normwise(c=2)", "native(", "moduli(2.5)", "moduli(x)", "mantissa(nan)", "normwise(inf)", "normwise(1e999)", 3, None)),
     ],
 )  # fmt: skip
 def test_errors_name_what_was_given_and_what_is_allowed(make, given, allowed):
@@ -231,13 +252,23 @@ def test_numbers_of_numpy_are_numbers():
     assert jo.plan(np.int32(2), 2, 2) == jo.plan(2, 2, 2)
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+@pytest.mark.parametrize(
+    "contract", [*CONTRACTS, *(Contract(c.kind, c.parameter, False) for c in CONTRACTS[:-1])], ids=str
+)
 def test_text_and_identity(contract):
     assert Contract.parse(str(contract)) == contract
     assert hash(Contract.parse(str(contract))) == hash(contract)
+    assert eval(repr(contract)) == contract
     assert len({str(c) for c in CONTRACTS}) == len(CONTRACTS)
-    assert str(Contract.normwise(2)) == "normwise(2)"
+    assert (str(Contract.normwise(2)), repr(Contract.normwise(2))) == ("normwise(2)", "Contract.normwise(2)")
     assert Contract.normwise(2) == Contract.normwise(2.0)
+
+
+@pytest.mark.parametrize("kind", ["normwise", "mantissa", "componentwise", "exact"])
+def test_text_follows_the_defaults(kind):
+    make = getattr(Contract, kind)
+    assert Contract.parse(kind) == Contract.parse(f"{kind}()") == make()
+    assert Contract.parse(f"{kind}(reproducible=False)") == make(reproducible=False)
 
 
 @pytest.mark.parametrize("c", [1 + 2.0**-30, 1.1, 1 / 3 + 1, 123456789.0, 1e300])

@@ -84,6 +84,24 @@ def shard_mapped(a, b):
 
 
 WIDE = RNG.standard_normal((5, 8)), RNG.standard_normal((8, 5))
+
+
+def in_shard_map(body):
+    """``body`` of every device's rows and of a replicated matrix, in types that say so."""
+    devices = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    rows, whole = PartitionSpec("x"), PartitionSpec()
+    return jax.shard_map(body, mesh=devices, in_specs=(rows, whole), out_specs=rows), WIDE[1], SQUARE
+
+
+WITHIN_SHARD_MAP = {
+    f"{name} in shard_map": in_shard_map(body)
+    for name, body in {
+        "scan": lambda x, s: lax.scan(lambda c, _: (c @ s, None), x, None, length=3)[0],
+        "stacked scan": lambda x, s: lax.scan(lambda c, _: (c, x @ s), 0.0, None, length=3)[1].sum(0),
+        "fori": lambda x, s: lax.fori_loop(0, 3, lambda i, c: c @ s, x),
+        "cond": lambda x, s: lax.cond(s[0, 0] > -9, lambda x: x @ s, lambda x: x, x),
+    }.items()
+}
 PROGRAMS = {
     "dot": (jnp.dot, A, B),
     "jit": (jax.jit(lambda a, b: jnp.dot(a, b) + 1), A, B),
@@ -107,6 +125,7 @@ PROGRAMS = {
     "custom_vmap": (in_vmap_rule, SQUARE[0]),
     "custom_linear_solve": (solve_by_cg, SPD, CT[0]),
     "shard_map": (shard_mapped, *WIDE),
+    **WITHIN_SHARD_MAP,
     "pmap": (jax.pmap(lambda a, b: a @ b), np.stack([A] * 4), np.stack([B] * 4)),
     "vmap": (jax.vmap(lambda s, x: s @ x, (None, 0)), SQUARE, CT),
     "grad": (jax.grad(lambda s, x: jnp.sin(s @ x).sum(), (0, 1)), SQUARE, CT),
@@ -157,6 +176,7 @@ DERIVATIVES = {
     "qr": (jnp.linalg.qr, SPD),
     "lu": (lambda s: jax.scipy.linalg.lu(s, permute_l=True), SPD),
     "triangular_solve": (lambda s, b: jax.scipy.linalg.solve_triangular(s, b, lower=True), SPD, CT),
+    **WITHIN_SHARD_MAP,
 }
 
 

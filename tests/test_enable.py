@@ -56,6 +56,32 @@ def test_inside_and_outside():
     assert_same_bits(program(A, B), NATIVE)
 
 
+def test_decorated_functions():
+    """In several threads at once, too; not within jit."""
+    inside = threading.Barrier(3, timeout=60)
+
+    @enable()
+    def program(a, b):
+        "Multiply."
+        inside.wait()
+        return jnp.dot(a, b)
+
+    def work(found):
+        found += [program(A, B), jnp.dot(A, B)]
+
+    founds = [[] for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(found,)) for found in founds]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    for emulated, native in founds:
+        assert_same_bits(emulated, EMULATED)
+        assert_same_bits(native, NATIVE)
+    assert (program.__name__, program.__doc__) == ("program", "Multiply.")
+    with pytest.raises(RuntimeError, match="while jax is tracing"):
+        jax.jit(program)(A, B)
+
+
 def test_default_contract_and_errors_of_the_block():
     with pytest.raises(KeyError), enable():
         raise KeyError

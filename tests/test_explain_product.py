@@ -1,5 +1,6 @@
 """jo.explain: what limits a given product, in words; complex ones by the float64 product that theirs comes down to."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_row_of_the_scale_of_fewer_moduli_is_said_to_have_it():
 def test_certified_complex_products_are_explained_by_their_parts(contract):
     a, b = complex_operands()
     text = jo.explain(a, b, contract)
-    assert f"({M}, {K}) x ({K}, {N})" in text and "of 1000 parts of outputs" in text
+    assert f"({M}, {K}) x ({K}, {N})" in text and "of 1000 real and imaginary parts of outputs" in text
     _, report = jo.dot(a, b, contract=contract, return_report=True)
     assert f"{int(report.moduli)} moduli multiplied" in text or str(int(report.rungs[-1])) in text
     assert f"error at most {float(report.achieved):.4g} u" in text
@@ -69,7 +70,7 @@ def test_a_real_and_a_complex_operand(side):
     operands = list(complex_operands())
     operands[side] = operands[side].real
     a, b = operands
-    assert "1000 of 1000 parts of outputs certified" in jo.explain(a, b)
+    assert "1000 of 1000 real and imaginary parts of outputs certified" in jo.explain(a, b)
     # Only the other operand has parts; an element of its last row or column spoils one of them.
     row = b.T if side == 0 else a
     row[-1] = row[-1].real + 1j * np.ldexp(row[-1].real, np.where(np.arange(K) < 15, 140, -150))
@@ -81,9 +82,17 @@ def test_other_dtypes():
     a, b = np.full((2, 3), 0.5), np.full((3, 4), 1 / 3)
     for dtype in (np.float32, np.int8):
         assert jo.explain(a.astype(dtype), b) == jo.explain(a.astype(dtype).astype(float), b)
-    assert "16 of 16 parts" in jo.explain(a, b.astype(np.complex64) * (1 + 1j))
+    assert "16 of 16 real and imaginary parts" in jo.explain(a, b.astype(np.complex64) * (1 + 1j))
     with pytest.raises(TypeError, match="float32 and int32: one of them has to be float64"):
         jo.explain(a.astype(np.float32), b.astype(np.int32))
+
+
+def test_arguments_that_jax_cannot_hold_are_named():
+    a, wide = np.ones((2, 3)), np.ones((3, 4), np.longdouble)
+    with pytest.raises(TypeError, match=f"b has dtype {wide.dtype}: a dtype of JAX is needed"):
+        jo.explain(a, wide)
+    with jax.enable_x64(False), pytest.raises(TypeError, match="JAX makes every float64 a float32"):
+        jo.explain(a, a.T)
 
 
 def test_prepared_operands_are_named():

@@ -1,5 +1,7 @@
 """The functions against jax.numpy: shapes, values and errors for every form of operand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,6 +106,16 @@ def test_agrees_with_numpy(name, shapes, extra, kwargs):  # case 20 among them
 
 
 @pytest.mark.parametrize(
+    ("name", "options"), [("matmul", {}), ("tensordot", {"axes": ((1,), (0,))}), ("vecdot", {"axis": 0})]
+)
+def test_linalg_has_products_of_the_array_api(name, options):
+    a = jnp.asarray(np.random.default_rng(0).standard_normal((3, 3)))
+    product = partial(getattr(jo.linalg, name), **options)
+    assert_close(product(a, a), getattr(jnp_linalg, name)(a, a, **options))
+    assert emulated(product, a, a)
+
+
+@pytest.mark.parametrize(
     "shapes",
     [
         ((2, 3), (3, 4)),
@@ -187,12 +199,28 @@ CALL = {
 }
 
 
+def test_dot_general_of_einsum():
+    def product(a, b):
+        return jnp.einsum("ij,jk->ki", a, b, _dot_general=jo.dot_general)
+
+    assert_close(product(X, X), jnp.einsum("ij,jk->ki", X, X))
+    assert emulated(product, X, X) and emulated(jax.grad(lambda a: product(a, a).sum()), X)
+
+
 @pytest.mark.parametrize("name", CALL)
 def test_operands_are_arrays_by_position(name):
     for position, args in enumerate((([[1.0] * 3] * 3, X), (X, ((1.0,) * 3,) * 3))):
         for disabled in (False, True):
             with jax.disable_jit(disabled), pytest.raises(TypeError, match=rf"got .* at position {position}"):
                 CALL[name](*args)
+
+
+@pytest.mark.parametrize("name", CALL)
+@pytest.mark.parametrize("dtype", ["O", ">f8", "longdouble"])
+def test_dtypes_that_jax_does_not_have_are_named(name, dtype):
+    wrong = np.asarray(X).astype(dtype)
+    with pytest.raises(TypeError, match=rf"'s argument at position 1 has dtype {wrong.dtype}"):
+        CALL[name](X, wrong)
 
 
 @pytest.mark.parametrize("name", CALL)

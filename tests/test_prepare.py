@@ -47,6 +47,19 @@ def test_same_bits(fn, form):
     assert_same_bits(jax.jit(fn)(x, y), product(A, B))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_operator(form, array):
+    def matmul(x, y):
+        return x @ y
+
+    x, y = FORMS[form](array(A), array(B))
+    assert_same_bits(x @ y, product(A, B))
+    assert_same_bits(jax.jit(matmul)(x, y), product(A, B))
+    stack = jax.vmap(lambda a, b: matmul(*FORMS[form](a, b)))(array([A, 2 * A]), array([B, B]))
+    assert_same_bits(stack, np.stack([product(A, B), product(2 * A, B)]))
+
+
 @pytest.mark.parametrize("family", ["special values", "subnormals", "near overflow", "tiny tail", "sparse"])
 def test_same_bits_for_other_data(family):
     rows = generators.FAMILIES[family]
@@ -215,6 +228,7 @@ def test_tree():
     assert jax.tree.structure(lhs(A)) == structure
     assert jax.tree.structure(rhs(A)) != structure
     assert (prepared.shape, prepared.ndim, prepared.dtype) == (A.shape, 2, A.dtype)
+    assert prepared == prepared and prepared != lhs(A) and len({prepared, lhs(A)}) == 2
     assert repr(prepared) == "Prepared(float64[6, 40], side='lhs', contract=moduli(15), moduli=15)"
 
 
@@ -223,7 +237,7 @@ def test_a_prepared_operand_is_no_array():
     for misuse in (np.asarray, lambda p: np.dot(p, B), jnp.asarray):
         with pytest.raises(TypeError, match="no array"):
             misuse(prepared)
-    for misuse in (lambda p: p @ B, lambda p: np.add(p, 1)):
+    for misuse in (lambda p: p * 2, lambda p: 1 + p, lambda p: np.add(p, 1)):
         with pytest.raises(TypeError, match="Prepared"):
             misuse(prepared)
 
@@ -237,6 +251,9 @@ def test_a_prepared_operand_is_no_array():
         (lambda: jo.prepare(A, contract=Contract.native()), ValueError),
         (lambda: jo.matmul(rhs(SQUARE), SQUARE), ValueError),
         (lambda: jo.matmul(SQUARE, lhs(SQUARE)), ValueError),
+        (lambda: rhs(SQUARE) @ SQUARE, ValueError),
+        (lambda: SQUARE @ lhs(SQUARE), ValueError),
+        (lambda: lhs(SQUARE) @ SQUARE.tolist(), TypeError),
         (lambda: jo.matmul(lhs(SQUARE).array, lhs(SQUARE)), ValueError),
         (lambda: jo.matmul(lhs(A), A), (TypeError, ValueError)),
         (lambda: jo.matmul(lhs(A), jo.prepare(B, "rhs", Contract.moduli(9))), ValueError),
@@ -246,6 +263,19 @@ def test_a_prepared_operand_is_no_array():
 def test_errors(make, error):
     with pytest.raises(error):
         make()
+
+
+@pytest.mark.parametrize(
+    ("a", "x64", "words"),
+    [
+        (A, False, r'"jax_enable_x64", True'),
+        (A.astype(">f8"), True, "a has dtype >f8: a dtype of JAX is needed"),
+        (A + 1j, True, r"complex128 is prepared under .* e\.g\. contract=Contract\.normwise\(2\)"),
+    ],
+)
+def test_errors_say_what_to_do(a, x64, words):
+    with jax.enable_x64(x64), pytest.raises((TypeError, ValueError), match=words):
+        jo.prepare(a)
 
 
 def test_report_of_a_prepared_product():

@@ -262,7 +262,9 @@ def test_fields_do_not_depend_on_flags():
     assert other.native_outputs == 1
 
 
-@pytest.mark.parametrize("contract", [NORMWISE, Contract.mantissa(), Contract.native()], ids=str)
+@pytest.mark.parametrize(
+    "contract", [NORMWISE, Contract.mantissa(), Contract.componentwise(), Contract.native()], ids=str
+)
 def test_text(contract):
     """Numbers of one product, the largest of several, and no number while tracing."""
     a, b = stack(4, "phi=2")
@@ -274,6 +276,7 @@ def test_text(contract):
     if contract == NORMWISE:
         assert f"at most {max(batch.achieved):.4g} u" in str(batch) and f"at most {one.achieved:.4g} u" in str(one)
     assert str(jax.device_get(batch)) == str(batch)
+    assert repr(one) == f"Report({one})" and one == one and one != batch and len({one, batch}) == 2
     texts = []
     jax.jit(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])))(a[0], b[0])
     jax.vmap(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])) or 0)(a, b)
