@@ -100,8 +100,11 @@ build/settings: FORCE
 	@mkdir -p build
 	@echo "$(SETTINGS)" | cmp -s - $@ || echo "$(SETTINGS)" > $@
 
+$(VENV)/.extras: FORCE | $(BIN)/python
+	@echo "$(EXTRAS)" | cmp -s - $@ || echo "$(EXTRAS)" > $@
+
 # Built in isolation, as pip does for everyone: against the jaxlib that pyproject.toml pins.
-$(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(PACKAGE)
+$(VENV)/.installed: $(KERNELS)/ozaki-kernels.cmake $(VENV)/.extras $(PACKAGE)
 	$(PIP) install $(WITH_KERNELS) '.[$(EXTRAS)]'
 	touch $@
 

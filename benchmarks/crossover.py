@@ -38,7 +38,7 @@ def found(results: dict[str, Any]) -> dict[str, dict[str, object]]:
     size, measured = above, [above]
     if below:
         share = math.log(slower[below]) / math.log(slower[below] / slower[above])
-        size, measured = STEP * round(below * (above / below) ** share / STEP), [below, above]
+        size, measured = max(STEP, STEP * round(below * (above / below) ** share / STEP)), [below, above]
     speeds = ", ".join(f"{slower[n]:.2f} times the native speed at {n}" for n in measured)
     return {results["meta"]["gpu"]: {"size": size, "source": f"{RESULTS}: {' and '.join(CONTRACTS)} at least {speeds}"}}
 

@@ -13,11 +13,13 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import Array, lax
 from jax._src import linear_util as lu
 from jax._src import source_info_util
 from jax._src.api_util import debug_info
 from jax._src.config import _check_vma
-from jax._src.core import pvary_p, trace_state_clean
+from jax._src.core import extend_axis_env_nd, pvary_p, trace_state_clean
 from jax._src.custom_batching import custom_vmap_p
 from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
 from jax._src.effects import no_effects
@@ -93,6 +95,7 @@ __all__ = [
     "user_frame",
     "while_p",
     "wrapped",
+    "zeros_of",
 ]
 
 
@@ -111,9 +114,19 @@ def trace(fn: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> ClosedJaxpr
 def site_of(equation: JaxprEqn) -> Iterator[None]:
     """What ``equation`` was traced under: its context, and within shard_map, where its operands vary over manual axes,
     their types."""
-    varies = any(x.aval.manual_axis_type.varying for x in equation.invars)  # type: ignore[attr-defined]
+    arrays = [x.aval for x in equation.invars if isinstance(x.aval, jax.core.ShapedArray)]  # a token has no such type
+    varies = any(x.manual_axis_type.varying for x in arrays)
     with equation.ctx.manager, _check_vma(_check_vma.value or varies):
         yield
+
+
+def zeros_of(aval: Any) -> Array:
+    """Zeros of exactly this type, the manual axes over which it varies included."""
+    zeros, varying = jnp.zeros(aval.shape, aval.dtype), tuple(sorted(aval.manual_axis_type.varying))
+    if not varying:
+        return zeros
+    with extend_axis_env_nd([(axis, aval.sharding.mesh.shape[axis]) for axis in varying]):
+        return lax.pcast(zeros, varying, to="varying")
 
 
 def wrapped(fn: Callable[..., Any], like: Any) -> Any:

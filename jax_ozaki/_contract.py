@@ -362,7 +362,7 @@ def _error_factor(c: Any) -> float | str:
     if isinstance(c, str):
         if c not in ("sqrt_k", "k"):
             raise ValueError(message)
-        return c
+        return str(c)
     try:
         factor = float(c) if math.isfinite(c) else math.inf
     except OverflowError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from . import _switch
@@ -63,7 +64,14 @@ class enable:
         self._entered.pop().__exit__(*exception)
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """``fn`` in a block of its own, to be called outside of jit."""
+        """``fn`` in a block of its own, to be called outside of jit, grad, vmap and the like.
+
+        Raises TypeError for an ``fn`` that cannot be called, or whose body runs after the call: a generator, a coroutine.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn={fn!r}: a function is needed.")
+        if any(is_kind(fn) for is_kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)):
+            raise TypeError(f"fn={fn!r}: its body runs after the call. Enter a block where it runs.")
 
         @wraps(fn)
         def enabled(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from . import _dimensions, _switch
@@ -18,9 +17,11 @@ from ._compat import (
     dot_general_p,
     module_products,
     scan_p,
+    site_of,
     trace,
     user_frame,
     while_p,
+    zeros_of,
 )
 from ._jaxpr import inline, inner_jaxprs, opened
 from ._prepared_product import ozaki_prepared_dot_general_p
@@ -124,7 +125,8 @@ class _WithoutProducts(Substitution):
     def _equation(self, equation: Any, scope: Any) -> Any:
         if equation.primitive not in MULTIPLICATIONS and equation.primitive.name not in OPAQUE:
             return super()._equation(equation, scope)
-        closed = trace(lambda: [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars], [])
+        with site_of(equation):
+            closed = trace(lambda: [zeros_of(x.aval) for x in equation.outvars], [])
         equations, results = inline(closed, [], equation)
         scope.atoms.update(zip(equation.outvars, results, strict=True))
         return equations

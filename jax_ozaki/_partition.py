@@ -46,7 +46,12 @@ def partitioned(
         def shardings(of_arrays: Sequence[Factors]) -> list[NamedSharding]:
             return [_sharding(mesh, factors, of_factor) for factors in of_arrays]
 
-        return whole_mesh or mesh, local(fn), jax.tree.unflatten(tree, shardings(results)), tuple(shardings(operands))
+        return (
+            whole_mesh or mesh,
+            of_plain_arrays(fn),
+            jax.tree.unflatten(tree, shardings(results)),
+            tuple(shardings(operands)),
+        )
 
     return _with_rule(fn, partition, operands, results, need_replication_factors=whole)
 
@@ -124,7 +129,7 @@ def partitioned_product(
                 scattered.append((i, rest))
         shards = Shards(tuple(over), _devices(mesh, over), tuple(scattered)) if over else None
         shardings = tuple(_sharding(mesh, of_array, of_operands) for of_array in operands)
-        of_shards = local(product, shards=shards, same=False)  # shards of one array are not the same
+        of_shards = of_plain_arrays(product, shards=shards, same=False)  # shards of one array are not the same
         return whole_mesh or mesh, of_shards, _sharding(mesh, factors, of_result), shardings
 
     return _with_rule(product, partition, operands, [factors], reduction_factors=contracted)
@@ -181,7 +186,7 @@ def _sharding(mesh: Any, factors: Factors, of_factor: dict[str, MeshAxes]) -> Na
     return NamedSharding(mesh, PartitionSpec(*(of_factor.get(factor) or None for factor in factors)))
 
 
-def local(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def of_plain_arrays(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """``fn`` of plain arrays, shards or those of one device."""
 
     def run(*arrays: Array) -> Any:
@@ -203,6 +208,6 @@ def _with_rule(
     rule = " -> ".join(", ".join(map(" ".join, arrays)) for arrays in (operands, results))
     order = [factor for factors in (*operands, *results) for factor in factors]  # Shardy wants special ones in it
     ordered = {name: tuple(sorted(factors, key=order.index)) for name, factors in special.items()}
-    wrapped = custom_partitioning(local(fn))
+    wrapped = custom_partitioning(of_plain_arrays(fn))
     wrapped.def_partition(partition=partition, sharding_rule=rule, **ordered)
     return wrapped

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from . import _field, _prepared_product
@@ -66,12 +67,12 @@ class Prepared:
     def __matmul__(self, other: Any) -> Array:
         from ._numpy import matmul
 
-        return matmul(self, other)
+        return matmul(self, other) if _is_operand(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Array:
         from ._numpy import matmul
 
-        return matmul(other, self)
+        return matmul(other, self) if _is_operand(other) else NotImplemented
 
     __array_ufunc__ = None
     """NumPy's operators leave a Prepared alone."""
@@ -80,6 +81,13 @@ class Prepared:
         raise TypeError(
             "a prepared operand is no array: multiply it by @, jax_ozaki.matmul or dot, or take its .array."
         )
+
+
+def _is_operand(x: Any) -> bool:
+    """Whether ``@`` takes x; what it does not take may know what to do with a Prepared."""
+    return isinstance(x, Prepared | Array | np.ndarray | np.generic | int | float | complex) or hasattr(
+        x, "__jax_array__"
+    )
 
 
 def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Prepared:

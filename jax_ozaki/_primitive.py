@@ -34,7 +34,7 @@ from ._compat import (
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
 from ._operand import memory_order, view, views
-from ._partition import local, partitioned_product, partitioning
+from ._partition import of_plain_arrays, partitioned_product, partitioning
 from ._plan import blocks, contract_blocks
 
 ozaki_dot_general_p = Primitive("ozaki_dot_general")
@@ -293,7 +293,7 @@ def lower_stages(fn: Any, partition: Any, ctx: Any, *values: Any, multiple_resul
     # Statistics are int64, whatever the flag says outside the trace that made the operands. Products within the
     # stages are their own.
     with package_flags(), _switch.context(None), partitioning(ctx.module_context) as whole_mesh:
-        fn = partition(fn, whole_mesh=whole_mesh) if knows_mesh(ctx) else local(fn)
+        fn = partition(fn, whole_mesh=whole_mesh) if knows_mesh(ctx) else of_plain_arrays(fn)
         return mlir.lower_fun(fn, multiple_results=multiple_results)(ctx, *values)
 
 

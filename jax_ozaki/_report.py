@@ -59,7 +59,7 @@ class Report:
             parts.append(f"error at most {_largest(self.achieved, '.4g')} u {scale}")
         if self.rungs is not None:
             names = ("coarse magnitudes", "fine magnitudes", "more moduli", "sums of products")
-            indexed = isinstance(self.rungs, Array | np.ndarray)
+            indexed = isinstance(self.rungs, Array | np.ndarray)  # jax makes instances whose leaves are no arrays
             counts = [f"{_most(self.rungs[..., i] if indexed else self.rungs)} by {x}" for i, x in enumerate(names)]
             parts.append("outputs " + " + ".join(counts))
         if self.contract.kind != "native":

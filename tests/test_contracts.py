@@ -250,6 +250,7 @@ def test_numbers_of_numpy_are_numbers():
     assert Contract.moduli(np.int64(7)) == Contract.moduli(7) and type(Contract.moduli(np.int64(7)).parameter) is int
     assert type(Contract.normwise(np.float32(2)).parameter) is type(Contract.normwise(2).parameter) is float
     assert jo.plan(np.int32(2), 2, 2) == jo.plan(2, 2, 2)
+    assert str(Contract.normwise(np.str_("k"))) == "normwise(k)"
 
 
 @pytest.mark.parametrize(

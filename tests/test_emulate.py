@@ -100,6 +100,7 @@ WITHIN_SHARD_MAP = {
         "stacked scan": lambda x, s: lax.scan(lambda c, _: (c, x @ s), 0.0, None, length=3)[1].sum(0),
         "fori": lambda x, s: lax.fori_loop(0, 3, lambda i, c: c @ s, x),
         "cond": lambda x, s: lax.cond(s[0, 0] > -9, lambda x: x @ s, lambda x: x, x),
+        "psum": lambda x, s: x @ s + lax.psum((x @ s).sum(), "x"),
     }.items()
 }
 PROGRAMS = {
@@ -186,6 +187,14 @@ def total(fn):
     )
 
 
+@pytest.mark.parametrize("name", WITHIN_SHARD_MAP)
+def test_explaining_shard_map(name):
+    program, *args = WITHIN_SHARD_MAP[name]
+    for explain in (jo.emulate(program, min_size=0).explain, functools.partial(jo.enable(min_size=0).explain, program)):
+        explanation = explain(*args)
+        assert explanation.emulated == len(explanation.products) > 0
+
+
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_gradients_inside_and_outside(name):
     """grad(emulate(f)) is emulated as emulate(grad(f)) is, also where products stand only in a rule of f."""
@@ -268,6 +277,19 @@ def test_primitives_of_libraries():
         np.testing.assert_allclose(gradient(A), expected, rtol=1e-12)
     batched = jax.grad(lambda x: (CT * jax.vmap(emulate(library_p.bind))(x)).sum())
     assert lowered(batched, np.stack([A, A]))[0] == 0
+
+
+ordered_p = Primitive("library_ordered_gram")
+"""One that takes a token, as communication does."""
+ordered_p.def_abstract_eval(lambda x, token: jax.core.ShapedArray((x.shape[0],) * 2, x.dtype))
+mlir.register_lowering(ordered_p, mlir.lower_fun(lambda x, token: x @ x.T, multiple_results=False))
+
+
+def test_primitives_with_tokens_stay():
+    def program(x):
+        return ordered_p.bind(x, lax.create_token(x))
+
+    assert lowered(emulate(program), A) == lowered(program, A)  # explain says so; enable reaches it
 
 
 def test_bits():

@@ -82,6 +82,23 @@ def test_decorated_functions():
         jax.jit(program)(A, B)
 
 
+def test_what_cannot_be_decorated():
+    def generator():
+        yield jnp.dot(A, B)
+
+    async def coroutine():
+        return jnp.dot(A, B)
+
+    async def generator_of_coroutine():
+        yield jnp.dot(A, B)
+
+    for fn in (generator, coroutine, generator_of_coroutine):
+        with pytest.raises(TypeError, match="its body runs after the call"):
+            enable()(fn)
+    with pytest.raises(TypeError, match="fn=3: a function is needed"):
+        enable()(3)
+
+
 def test_default_contract_and_errors_of_the_block():
     with pytest.raises(KeyError), enable():
         raise KeyError

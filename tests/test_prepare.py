@@ -60,6 +60,20 @@ def test_operator(form, array):
     assert_same_bits(stack, np.stack([product(A, B), product(2 * A, B)]))
 
 
+def test_operator_of_other_types():
+    class Other:
+        def __matmul__(self, other):
+            return "other @"
+
+        def __rmatmul__(self, other):
+            return "@ other"
+
+    p = jo.prepare(A, side="lhs")
+    assert (p @ Other(), Other() @ p) == ("@ other", "other @")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        p @ [[1.0]]
+
+
 @pytest.mark.parametrize("family", ["special values", "subnormals", "near overflow", "tiny tail", "sparse"])
 def test_same_bits_for_other_data(family):
     rows = generators.FAMILIES[family]

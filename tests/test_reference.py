@@ -46,7 +46,7 @@ def combine(stages, n, v, mu, nu, a, b):
     return stages.combine(v, mu, nu, Operand(a, "brk"), Operand(b, "brk"), n)
 
 
-@partial(jit_stages, static_argnums=(1, 2))
+@partial(jax.jit, static_argnums=(0, 1, 2))  # the definition optimized, too
 def product(stages, blocks, n, a, b):
     return _stages.product(stages, *(_stages.Rows(Operand(x, "brk")) for x in (a, b)), n, blocks, budget=1 << 40)
 
