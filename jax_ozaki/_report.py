@@ -71,7 +71,7 @@ class Report:
         return f"{type(self).__name__}({self})"
 
 
-def _largest(x: Any, form: str = "d") -> str:
+def _largest(x: Any, form: str = "") -> str:
     """The largest number in ``x``; a tracer, or what else stands for numbers, as it prints itself."""
     known = isinstance(x, get_args(ArrayLike)) and not isinstance(x, jax.core.Tracer)
     return format(np.max(np.asarray(x)).item(), form) if known else str(x)

@@ -277,6 +277,7 @@ def test_text(contract):
         assert f"at most {max(batch.achieved):.4g} u" in str(batch) and f"at most {one.achieved:.4g} u" in str(one)
     assert str(jax.device_get(batch)) == str(batch)
     assert repr(one) == f"Report({one})" and one == one and one != batch and len({one, batch}) == 2
+    assert str(jax.tree.map(lambda x: np.asarray(x, float), one))  # whatever the numbers
     texts = []
     jax.jit(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])))(a[0], b[0])
     jax.vmap(lambda a, b: texts.append(str(reporting(contract)(a, b)[1])) or 0)(a, b)
