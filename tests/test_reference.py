@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import generators
+import jax_ozaki as jo
 import oracle
 from compiled import jit_stages
 from jax_ozaki import _moduli, _reference, _stages
@@ -175,8 +176,6 @@ def test_a_platform_without_handlers_gets_the_reference():
 
 
 def test_complex_products_on_a_platform_without_handlers():
-    import jax_ozaki as jo
-
     a, b = jnp.ones((8, 256), complex), jnp.ones((256, 5), complex)
     for specs in ((), (P("x"), P()), (P(None, "x"), P("x"))):
         operands = put(mesh(x=2), specs, (a, b)) if specs else (a, b)
