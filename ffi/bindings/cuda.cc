@@ -228,10 +228,7 @@ ffi::Error enqueue_strassen_combine(const char* target, int parts, cudaStream_t 
                                     const CombineAttributes& attributes) {
   Checks checks = check_combine(target, scale_a, scale_b, a, b, c, attributes);
   const CombineLayouts layouts = combine_layouts(c, attributes);
-  checks.require(v.element_type() == ffi::U8, "v is not uint8");
-  checks.shape("v", v.dimensions(),
-               {layouts.a.batch, kStrassenProducts, parts * attributes.moduli,
-                strassen_half(layouts.a.rows), padded(strassen_half(layouts.b.rows))});
+  check_strassen_v(checks, v, parts * attributes.moduli, layouts);
   const int32_t* const count = optional_count(checks, counts);
   const Combine combine = combine_of(checks, v.untyped_data(), MmaOutput::kResidues, scale_a,
                                      scale_b, a, b, c, attributes);
