@@ -133,7 +133,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
   const int warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) {
     // ---- Producer -------------------------------------------------------------------------------
-    ptx::registers_decrease<40>();
+    ptx::registers_decrease<56>();
     if (threadIdx.x == 0) {
       constexpr int kCopies = S::kBlockN / kRhsRows / S::kCluster;
       auto scheduler = make_scheduler();
@@ -173,7 +173,7 @@ __global__ void OZAKI_WGMMA_LAUNCH_BOUNDS wgmma_kernel(const __grid_constant__ T
     }
   } else {
     // ---- Consumers ------------------------------------------------------------------------------
-    ptx::registers_increase<232>();
+    ptx::registers_increase<224>();
     using Mma = ptx::Wgmma<S::kBlockN>;
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, lane = thread % 32;
     // A stage is free when the consumers of every CTA that its copies reach have read it.
