@@ -181,10 +181,11 @@ __device__ __forceinline__ void store_exact(const LadderSum& args, const uint64_
   __syncwarp();
 }
 
-// One output by a warp. Returns whether it is undecided.
+// One output by a warp. Returns whether it is undecided. Apart: the registers are for the sums of
+// whole blocks.
 template <bool kExact>
-__device__ __forceinline__ bool sum_output(const LadderSum& args, const uint64_t* a,
-                                           const uint64_t* b, uint64_t* target) {
+__device__ __noinline__ bool sum_output(const LadderSum& args, const uint64_t* a, const uint64_t* b,
+                                        uint64_t* target) {
   const int64_t k = args.a_layout.k;
   const int lane = threadIdx.x % 32;
   int top = kNoTerm;
@@ -250,7 +251,8 @@ __device__ __forceinline__ void sum_block(const LadderSum& args, Block block, in
   }
 
   Accumulator sum[kOwnRows][kOwnColumns];
-  uint32_t cut = 0;
+  constexpr int kOutputs = kOwnRows * kOwnColumns;
+  uint32_t cut = wanted << kOutputs;  // in one register
 #pragma unroll
   for (auto& of_row : top) {
 #pragma unroll
@@ -286,7 +288,7 @@ __device__ __forceinline__ void sum_block(const LadderSum& args, Block block, in
 #pragma unroll
     for (int j = 0; j < kOwnColumns; ++j) {
       const int at = i * kOwnColumns + j;
-      if ((wanted >> at & 1) == 0) continue;
+      if ((cut >> kOutputs >> at & 1) == 0) continue;
       WindowSum of_output;
       of_output.low = uint64_t{sum[i][j].at[1]} << 32 | sum[i][j].at[0];
       of_output.high = uint64_t{sum[i][j].at[3]} << 32 | sum[i][j].at[2];

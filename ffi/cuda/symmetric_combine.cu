@@ -41,7 +41,7 @@ __device__ __noinline__ void write_rare_outputs(const Combine& args, int64_t np,
 }
 
 template <int N>
-__global__ void __launch_bounds__(kThreads, resident(kThreads, N <= 15 ? 6 : 5))
+__global__ void __launch_bounds__(kThreads, resident(kThreads, N <= 15 ? 6 : 5, 4))
     symmetric_combine_kernel(const __grid_constant__ Combine args, const uint32_t* tiles,
                              const Grid grid) {
   using V = Residues<N>;
