@@ -284,6 +284,7 @@ def of_set(m: ModuleType, moduli: tuple[int, ...], name: str) -> list[str]:
 def tables(m: ModuleType) -> str:
     for p in m.COMPLEX_MODULI:
         check_imaginary_units(m, p)
+    log_bounds = [[0, 0]] * m.MIN_MODULI + [list(m.log_bound(n)) for n in range(m.MIN_MODULI, m.MAX_MODULI + 1)]
     lines = [
         "// Written by generate_tables.py from _moduli.py: do not edit.",
         "#pragma once",
@@ -300,6 +301,8 @@ def tables(m: ModuleType) -> str:
         "",
         "// Indexed by the number of moduli: bounds, CRTs, and inverses[N][i] = (P / p_i)^-1 mod p_i.",
         *of_set(m, m.MODULI, ""),
+        f"constexpr Table<LogBound, kMaxModuli + 1> kLogBounds = {{{braces(log_bounds)}}};",
+        "",
         "// The same for complex products, with half of each inverse.",
         *of_set(m, m.COMPLEX_MODULI, "Complex"),
         "constexpr Table<ImaginaryUnit, kMaxComplexModuli> kImaginaryUnits = {{",

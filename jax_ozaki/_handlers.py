@@ -117,9 +117,9 @@ class CudaHandlers(Handlers):
         return _type((16 * (1 + batch * -(-m // _SMALLEST_TILE) * -(-n // _SMALLEST_TILE)),), jnp.uint8)
 
     def _certify_scratch(self, batch: int, m: int, n: int) -> jax.ShapeDtypeStruct:
-        """24 bytes a row and column, and 16 for every 128 of them."""
+        """24 bytes a row and column, and 24 for every 128 of them."""
         tiles = batch * (_rungs.tiles(m) + _rungs.tiles(n))
-        return _type((tiles * (24 * _rungs.TILE + 16),), jnp.uint8)
+        return _type((tiles * 24 * (_rungs.TILE + 1),), jnp.uint8)
 
     def gains_by_symmetry(self, lhs: Operand, rhs: Operand) -> bool:
         """Whether half of the product's tiles, if it is symmetric, are worth what it takes to know that.

@@ -20,7 +20,6 @@ being rounded, and rung 4, correctly rounded, everywhere else.
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -31,9 +30,10 @@ from jax import Array, lax
 from . import _ladder_reference, _moduli, _reference, _rungs
 from ._contract import Contract
 from ._handlers import CudaHandlers
+from ._modulus_counts import is_exact, modulus_counts
 from ._operand import Operand
 from ._plan import Blocks, padded
-from ._rungs import Certified, RungMap
+from ._rungs import Certified, RungMap, RungModuli
 from ._stages import Quantized, Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen, with_symmetry
 
 
@@ -46,9 +46,8 @@ class Decided(NamedTuple):
     """uint32[batch, m tiles, n tiles]: words of tiles, see ``_rungs``."""
     worst: Array
     """float32, shaped as the tiles: the largest certified error before the final rounding, in u |A||B|."""
-    lhs_wide: Array
-    rhs_wide: Array
-    """int32[batch, rows]: scales of the third rung."""
+    moduli: RungModuli
+    """Those of ``exact`` are the same for all rungs."""
 
 
 def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Blocks, budget: int) -> Array:
@@ -106,10 +105,7 @@ def _multiply(
     found = decide(stages, lhs.operand, rhs.operand, a, b, contract, computed)
     operands = lhs.operand, rhs.operand
 
-    moduli = contract.modulus_count(k)
-    scales, wide_scales = (a.scale, b.scale), (found.lhs_wide, found.rhs_wide)
-    certified_wide = wide_scales if contract.kind == "componentwise" else ()
-    count, *wide_count = (x.max()[None] for x in modulus_counts(a, b, contract, k, *certified_wide))
+    moduli, count, scales = contract.modulus_count(k), found.moduli.first, (a.scale, b.scale)
 
     def plainly(tiles: Array, c: Array | None = None) -> Array:
         v = residue_products(stages, lhs, rhs, *scales, moduli, count, tiles, _rungs.FIRST, k_block)
@@ -131,7 +127,8 @@ def _multiply(
         # The third rung's residues come when those of the first are gone.
         c, tiles = lax.optimization_barrier((c, tiles))
         wide = 1 << _rungs.WIDE
-        moduli, scales, (count,) = contract.wide_modulus_count(k), wide_scales, wide_count
+        moduli, count = contract.wide_modulus_count(k), found.moduli.wide
+        scales = found.moduli.lhs_wide, found.moduli.rhs_wide
         unquantized = Rows(operands[0]), Rows(operands[1])
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
@@ -166,9 +163,11 @@ def decide(
     def of_computed(known: RungMap) -> RungMap:
         return known if computed is None else known._replace(tiles=jnp.where(computed == 0, jnp.uint32(0), known.tiles))
 
+    moduli = contract.modulus_count(lhs.k)
     if contract.kind == "exact":
         known = of_computed(_ladder_reference.rung_map(exact_rungs(a, b)))
-        return Decided(*known, a.scale, b.scale)
+        count = modulus_counts(a, b, moduli, None, rounded=False).max()[None]
+        return Decided(*known, RungModuli(count, count, a.scale, b.scale))
 
     tau_half = half_tolerance(contract, lhs.k)
 
@@ -184,18 +183,26 @@ def decide(
         return stages.magnitude(of(0, lhs, a), of(1, rhs, b), tiles, rungs=rungs)
 
     everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint32)
-    coarse = of_computed(stages.certify(sums(everywhere, _rungs.COARSE_PLANES), a, b, k=lhs.k, tau_half=tau_half))
-    wide = contract.wide_modulus_count(lhs.k)
-    lhs_wide, rhs_wide = (scale(rows, wide) for rows in (a, b))
+    coarse, of_rungs = stages.certify(
+        sums(everywhere, _rungs.COARSE_PLANES),
+        a,
+        b,
+        k=lhs.k,
+        tau_half=tau_half,
+        moduli=moduli,
+        fewer=contract.fewer(lhs.k),
+        wide_moduli=contract.wide_modulus_count(lhs.k),
+    )
+    coarse = of_computed(coarse)
     all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1
     fine_sums = sums(coarse.tiles, _rungs.FINE_PLANES)
-    fine = stages.certify_fine(fine_sums, coarse, a, b, lhs_wide, rhs_wide, k=lhs.k, all_k=all_k, tau_half=tau_half)
-    return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), lhs_wide, rhs_wide)
+    fine = stages.certify_fine(fine_sums, coarse, a, b, of_rungs, k=lhs.k, all_k=all_k, tau_half=tau_half)
+    return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), of_rungs)
 
 
 def exact_rungs(a: Certified, b: Certified) -> Array:
     """The rung of every output of an ``exact`` product: uint8[batch, m, n]."""
-    exact = _is_exact(a)[:, :, None] & _is_exact(b)[:, None, :]
+    exact = is_exact(a)[:, :, None] & is_exact(b)[:, None, :]
     classified = (a.scale <= _reference.SCALE_INF)[:, :, None] | (b.scale <= _reference.SCALE_INF)[:, None, :]
     return jnp.where(exact | classified, _rungs.COARSE, _rungs.SUM).astype(jnp.uint8)
 
@@ -207,94 +214,6 @@ def half_tolerance(contract: Contract, k: int) -> np.float32:
     exact = (Fraction(c) - 1) * (1 - Fraction(1, 2**16)) / 2
     nearest = np.float32(min(float(exact), float(np.finfo(np.float32).max)))
     return nearest if Fraction(float(nearest)) <= exact else np.nextafter(nearest, np.float32(0))
-
-
-def _is_exact(rows: Certified) -> Array:
-    """Whether the rows' integers are the elements themselves."""
-    return (rows.scale >= -rows.statistics[..., 1]) | (rows.statistics[..., 3] == 0)
-
-
-def scale(rows: Certified, moduli: int) -> Array:
-    """The scales for another number of moduli."""
-    return _reference.scales(rows.statistics, _moduli.bound(moduli))
-
-
-# The modulus count. |X_ij| is at most the product of the norms of the row's and the column's integers; their
-# logarithms here are integers in units of 1/256, rounded up and one more; but that of the norm that fewer moduli hold
-# rounded down, that two of them need no more moduli. A sum with another row's is an upper bound all the same.
-
-_UNITS = 256
-_NOTHING = -(2**24)
-_LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
-
-
-def modulus_counts(a: Certified, b: Certified, contract: Contract, k: int, *wide: Array) -> list[Array]:
-    """The fewest moduli that hold every X of a batch element; few-bit operands need few.
-
-    One int32[batch] for the first rung, of exact() for the X of rows and columns that are not rounded; a second one for
-    the third rung, where its scales ``wide``, those of rows and of columns, are given.
-    """
-    moduli = [contract.modulus_count(k)]
-    exact = [_log_exact_norm(rows.statistics) for rows in (a, b)]
-    norms = [_first_log_norm(rows, x, contract, k) for rows, x in zip((a, b), exact, strict=True)]
-    if wide:
-        moduli.append(contract.wide_modulus_count(k))
-        limit = _log_bound(moduli[-1])
-        norms += [
-            _log_norm(rows._replace(scale=scales), x, limit)
-            for rows, x, scales in zip((a, b), exact, wide, strict=True)
-        ]
-    # All at once: every reduction is a launch.
-    longest = max(x.shape[1] for x in norms)
-    pads = [((0, 0), (0, longest - x.shape[1])) for x in norms]
-    stacked = jnp.stack([jnp.pad(x, pad, constant_values=_NOTHING) for x, pad in zip(norms, pads, strict=True)])
-    largest = stacked.max(2)
-    return [_fewest(largest[2 * i] + largest[2 * i + 1], n) for i, n in enumerate(moduli)]
-
-
-def _fewest(log_product: Array, moduli: int) -> Array:
-    """The fewest of ``moduli`` moduli that hold a product."""
-    needed = jnp.full(log_product.shape, _moduli.MIN_MODULI, jnp.int32)
-    for n in range(_moduli.MIN_MODULI, moduli):
-        needed += log_product > math.floor(2 * _UNITS * _log2_bound(n))
-    return needed
-
-
-def _log2_bound(moduli: int) -> float:
-    mantissa, exponent = _moduli.bound(moduli)
-    return math.log2(mantissa) + exponent
-
-
-def _log_bound(moduli: int) -> int:
-    return math.ceil(_UNITS * _log2_bound(moduli)) + 1
-
-
-def _first_log_norm(rows: Certified, exact: Array, contract: Contract, k: int) -> Array:
-    limit: Array | int = _log_bound(contract.modulus_count(k))
-    if fewer := contract.fewer(k):
-        limit = jnp.where(rows.scale == scale(rows, fewer.moduli), _log_bound(fewer.moduli) - 2, limit)
-    return _log_norm(rows, exact, limit, rounded=contract.kind != "exact")
-
-
-def _log_norm(rows: Certified, exact: Array, limit: Array | int, rounded: bool = True) -> Array:
-    """A bound on log2 of the norm of every row's integers, at most ``limit``, which their scale keeps: int32[batch, rows].
-
-    It is ``exact`` for rows that are not rounded; the others count only if ``rounded``.
-    """
-    nothing = (rows.scale <= _reference.SCALE_INF) | (rows.statistics[..., 3] == 0)
-    bound = jnp.where(_is_exact(rows), jnp.minimum(exact, limit), limit if rounded else _NOTHING)
-    return jnp.where(nothing, _NOTHING, bound).astype(jnp.int32)
-
-
-def _log_exact_norm(statistics: Array) -> Array:
-    """A bound on log2 of the norm of every row in units of its last place, the scale of rows that are not rounded:
-    int64[batch, rows]."""
-    emax, lsb = statistics[..., 0], statistics[..., 1]
-    sumsq = lax.bitcast_convert_type(statistics[..., 2], jnp.uint64)
-    zeros = lax.clz(sumsq)
-    leading = (((sumsq << zeros) - 1) >> 55).astype(jnp.int64)  # 256 (1 + f), rounded up, minus 1
-    squared = _UNITS * (62 - zeros.astype(jnp.int64)) + leading + 1 + _LOG_EXCESS
-    return ((squared + 1) >> 1) + 1 + _UNITS * (emax - 16 - lsb)
 
 
 def residue_products(

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from . import _reference, _rungs, _wide
+from . import _modulus_counts, _reference, _rungs, _wide
 from ._chain_reference import chain_sum
 from ._moduli import Fewer
 from ._operand import Operand
 from ._plan import padded, padded_k
 from ._reference import combine, grouped_mma, quantize, residues, stats
-from ._rungs import Certified, RungMap
+from ._rungs import Certified, RungMap, RungModuli
 
 __all__ = [
     "certify", "certify_fine", "combine", "grouped_mma", "ladder_combine", "ladder_mma", "ladder_quantize",
@@ -205,12 +205,26 @@ def skips(lhs: Certified, rhs: Certified) -> Array:
     return before << _rungs.SKIPPED_BEFORE | after << _rungs.SKIPPED_AFTER
 
 
-def certify(sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap:
-    """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere."""
+def certify(
+    sums: Array,
+    lhs: Certified,
+    rhs: Certified,
+    *,
+    k: int,
+    tau_half: np.float32,
+    moduli: int,
+    fewer: Fewer | None,
+    wide_moduli: int,
+) -> tuple[RungMap, RungModuli]:
+    """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere; and the moduli that the rungs need."""
     bounds = output_bounds(lhs, rhs, _rungs.COARSE_BITS, k)
     holds, ratio = certificate(bounds, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
     found = rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
-    return found._replace(tiles=found.tiles | skips(lhs, rhs))
+    wide_lhs, wide_rhs = (x._replace(scale=_modulus_counts.scale(x, wide_moduli)) for x in (lhs, rhs))
+    first = _modulus_counts.modulus_counts(lhs, rhs, moduli, fewer).max()[None]
+    wide = _modulus_counts.modulus_counts(wide_lhs, wide_rhs, wide_moduli, None).max()[None]
+    of_rungs = RungModuli(first, wide, wide_lhs.scale, wide_rhs.scale)
+    return found._replace(tiles=found.tiles | skips(lhs, rhs)), of_rungs
 
 
 def certify_fine(
@@ -218,8 +232,7 @@ def certify_fine(
     known: RungMap,
     lhs: Certified,
     rhs: Certified,
-    lhs_wide: Array,
-    rhs_wide: Array,
+    moduli: RungModuli,
     *,
     k: int,
     all_k: bool,
@@ -231,7 +244,8 @@ def certify_fine(
     sums = sums[..., :n]
     zero = (sums[:, 3] == 0) if all_k else jnp.zeros((), bool)
     narrow = output_bounds(lhs, rhs, _rungs.FINE_BITS, k)
-    wide = output_bounds(lhs._replace(scale=lhs_wide), rhs._replace(scale=rhs_wide), _rungs.FINE_BITS, k)
+    wide_lhs, wide_rhs = lhs._replace(scale=moduli.lhs_wide), rhs._replace(scale=moduli.rhs_wide)
+    wide = output_bounds(wide_lhs, wide_rhs, _rungs.FINE_BITS, k)
     found, ratio = fine_rung(fine_magnitude(sums), zero, narrow, wide, tau_half)
     undecided = known.rung[..., :n] == _rungs.UNDECIDED
     decided = rung_map(jnp.where(undecided, found, known.rung[..., :n]), jnp.where(undecided, ratio, 0))

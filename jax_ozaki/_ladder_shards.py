@@ -14,7 +14,7 @@ from operator import or_
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import _ladder, _ladder_reference, _rungs
+from . import _ladder, _ladder_reference, _modulus_counts, _rungs
 from ._contract import Contract
 from ._ladder_reference import OutputBounds
 from ._operand import Operand
@@ -65,7 +65,7 @@ class _Product:
         c = self.rounded(a.scale, b.scale, moduli, tiles, _rungs.FIRST)
         if not exact:
             moduli, wide = self.contract.wide_modulus_count(self.k), 1 << _rungs.WIDE
-            scales = _ladder.scale(a, moduli), _ladder.scale(b, moduli)
+            scales = _modulus_counts.scale(a, moduli), _modulus_counts.scale(b, moduli)
 
             def with_third(c: Array) -> Array:
                 return jnp.where(rung == _rungs.WIDE, self.rounded(*scales, moduli, tiles, wide), c)
@@ -90,7 +90,7 @@ class _Product:
                 zero = self.of_shards.sum(sums[:, 3]) == 0
             narrow = self.bounds(a, b, _rungs.FINE_BITS)
             moduli = self.contract.wide_modulus_count(self.k)
-            wide_a, wide_b = (x._replace(scale=_ladder.scale(x, moduli)) for x in (a, b))
+            wide_a, wide_b = (x._replace(scale=_modulus_counts.scale(x, moduli)) for x in (a, b))
             wide = self.bounds(wide_a, wide_b, _rungs.FINE_BITS)
             found, _ = _ladder_reference.fine_rung(magnitude, zero, narrow, wide, tau_half)
             return jnp.where(rung == _rungs.UNDECIDED, found, rung)

@@ -153,6 +153,24 @@ def bound(n: int, moduli: tuple[int, ...] = MODULI) -> Bound:
     return Bound(mantissa, exponent)
 
 
+class LogBound(NamedTuple):
+    """Logarithms of H in units of 1/256."""
+
+    norm: int
+    """log2 H rounded up, and one more"""
+    product: int
+    """log2 H^2 rounded down"""
+
+
+@cache
+def log_bound(n: int) -> LogBound:
+    """log2 of the norm bound for the first ``n`` of ``MODULI``."""
+    mantissa, exponent = bound(n)
+    norm = (mantissa**256 - 1).bit_length() + 256 * exponent
+    product = (mantissa**512).bit_length() - 1 + 512 * exponent
+    return LogBound(norm + 1, product)
+
+
 class Fewer(NamedTuple):
     """When a row takes the scale of fewer moduli than its product has: where that rounds few of its elements.
 

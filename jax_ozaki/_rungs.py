@@ -67,6 +67,18 @@ class Certified(NamedTuple):
     """uint8[batch, 1, rows, padded kept k]: coarse magnitudes, where they are known."""
 
 
+class RungModuli(NamedTuple):
+    """How many moduli the rungs need, and the scales of the third."""
+
+    first: Array
+    """int32[1]: so many hold every X of the first rung."""
+    wide: Array
+    """int32[1]: the same of the third."""
+    lhs_wide: Array
+    rhs_wide: Array
+    """int32[batch, rows]"""
+
+
 class RungMap(NamedTuple):
     """Which rung gives each output, tile by tile."""
 

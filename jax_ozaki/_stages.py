@@ -22,7 +22,7 @@ from ._handlers import CudaHandlers, Handlers
 from ._moduli import Fewer
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
-from ._rungs import Certified, RungMap
+from ._rungs import Certified, RungMap, RungModuli
 
 
 class Quantized(NamedTuple):
@@ -71,15 +71,25 @@ class Stages(ProductStages, Protocol):
         self, operand: Operand, table: Array, tiles: Array, *, side: int, planes: int, step: int, rungs: int
     ) -> Array: ...
     def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array: ...
-    def certify(self, sums: Array, lhs: Certified, rhs: Certified, *, k: int, tau_half: np.float32) -> RungMap: ...
+    def certify(
+        self,
+        sums: Array,
+        lhs: Certified,
+        rhs: Certified,
+        *,
+        k: int,
+        tau_half: np.float32,
+        moduli: int,
+        fewer: Fewer | None,
+        wide_moduli: int,
+    ) -> tuple[RungMap, RungModuli]: ...
     def certify_fine(
         self,
         sums: Array,
         known: RungMap,
         lhs: Certified,
         rhs: Certified,
-        lhs_wide: Array,
-        rhs_wide: Array,
+        moduli: RungModuli,
         *,
         k: int,
         all_k: bool,

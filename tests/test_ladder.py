@@ -17,7 +17,7 @@ import generators
 import jax_ozaki as jo
 import ladder_oracle
 from compiled import calls, hlo, jit_stages
-from jax_ozaki import Contract, _ladder, _ladder_reference, _rungs, _stages
+from jax_ozaki import Contract, _ladder, _ladder_reference, _moduli, _rungs, _stages
 from jax_ozaki._operand import Operand
 from jax_ozaki._plan import Blocks
 from oracle import assert_same_bits
@@ -52,6 +52,11 @@ def problems(rng, m, k, n, repeats=2):
     return np.stack(a), np.stack(b)
 
 
+def assert_same_decisions(found, expected):
+    for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path))
+
+
 @pytest.mark.parametrize(
     ("contract", "sizes"),
     [
@@ -68,8 +73,7 @@ def test_handlers_reference_and_oracle_agree(contract, sizes):
     c, found = jax.device_get(climb(HANDLERS, contract, a, b))
     expected, defined = jax.device_get(climb(_ladder_reference, contract, a, b))
     assert_same_bits(c, expected)
-    for name, x, y in zip(found._fields, found, defined, strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=name)
+    assert_same_decisions(found, defined)
     if contract.kind == "exact":
         for i in range(len(a)):
             assert_same_bits(c[i], ladder_oracle.exact_product(a[i], b[i].T))
@@ -93,6 +97,31 @@ def test_the_definition_optimized():
         strict=True,
     ):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 9, 15, 22, 30, 41, 53])
+def test_the_moduli_that_norms_need(bits):
+    """As many as hold the longest row times the longest column of a batch element, but for the logarithms' rounding."""
+    rng = np.random.default_rng(bits)
+    a, b = (rng.integers(-(2**bits), 2**bits, (3, rows, 70)) >> np.array([0, 1, 3])[:, None, None] for rows in (5, 140))
+    scaled = [np.ldexp(x.astype(float), rng.integers(-300, 300, (3, x.shape[1], 1))) for x in (a, b)]
+    _, found = jax.device_get(climb(HANDLERS, DEFAULT, *scaled))
+    assert_same_decisions(found, jax.device_get(climb(_ladder_reference, DEFAULT, *scaled))[1])
+
+    def longest(x):
+        return (x.astype(object) ** 2).sum(-1).max(-1)
+
+    squared = max(Fraction(int(product)) for product in longest(a) * longest(b))
+
+    def needed(squared, most):
+        bounds = [
+            Fraction(mantissa) * Fraction(2) ** exponent for mantissa, exponent in map(_moduli.bound, range(2, most))
+        ]
+        return 2 + sum(squared > bound**4 for bound in bounds)
+
+    # Rows that are rounded are as long as the moduli hold.
+    for count, most in ((found.moduli.first, 15), (found.moduli.wide, 20)):
+        assert needed(squared, most) <= count[0] <= needed(squared * Fraction(5, 4), most)
 
 
 @pytest.mark.parametrize("stages", [HANDLERS, _ladder_reference], ids=["handlers", "reference"])
@@ -279,8 +308,11 @@ def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
     )
     np.testing.assert_array_equal(found[0][0], scale)
     np.testing.assert_array_equal(found[1][0, :, 6], rounded)
-    c, _ = climb(stages, DEFAULT, a[None], b.T[None])
+    c, decided = climb(stages, DEFAULT, a[None], b.T[None])
     assert_same_bits(c[0], ladder_oracle.product(a, b, factor, moduli)[0])
+    assert fewer.moduli < decided.moduli.first <= moduli  # for the last rows
+    _, decided = climb(stages, DEFAULT, a[None, rounded != k], a[None, rounded != k])
+    assert decided.moduli.first == fewer.moduli
 
 
 def test_float32_values_multiply_fewer_moduli():

@@ -74,14 +74,20 @@ ffi::Error magnitude_handler(ffi::ThreadPool pool, U8 lhs, U8 rhs, U32 tiles, Re
 
 ffi::Error certify_handler(ffi::ThreadPool pool, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
                            S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
-                           Result<U8>, CertifyAttributes attributes) {
+                           Result<S32> count, Result<S32> wide_count, Result<S32> wide_scale_a,
+                           Result<S32> wide_scale_b, Result<U8>, CertifyAttributes attributes) {
   const Checks checks =
-      check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
+      check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, *count,
+                    *wide_count, *wide_scale_a, *wide_scale_b, attributes);
   if (checks.ok()) {
     const auto [batch, m, n] = certify_extents(sums, attributes.n);
-    certify(sums.typed_data(), {batch, m, n, attributes.k}, attributes.tau_half,
-            {scale_a.typed_data(), stats_a.typed_data()},
-            {scale_b.typed_data(), stats_b.typed_data()},
+    const CertifySizes sizes = {batch, m, n, attributes.k};
+    const CertifiedRows rows = {scale_a.typed_data(), stats_a.typed_data()};
+    const CertifiedRows columns = {scale_b.typed_data(), stats_b.typed_data()};
+    count_moduli(sizes, attributes.rung_moduli(), rows, columns,
+                 {count->typed_data(), wide_count->typed_data(), wide_scale_a->typed_data(),
+                  wide_scale_b->typed_data()});
+    certify(sums.typed_data(), sizes, attributes.tau_half, rows, columns,
             {rung->typed_data(), tiles->typed_data(), worst->typed_data()}, scheduler(pool));
   }
   return checks.error();

@@ -98,16 +98,22 @@ Certify certify_of(Checks& checks, const S32& sums, const S32& scale_a, const S6
 
 ffi::Error certify_handler(cudaStream_t stream, S32 sums, S32 scale_a, S64 stats_a, S32 scale_b,
                            S64 stats_b, Result<U8> rung, Result<U32> tiles, Result<F32> worst,
-                           Result<U8> scratch, CertifyAttributes attributes) {
-  Checks checks =
-      check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst, attributes);
-  const Certify certify = certify_of(checks, sums, scale_a, stats_a, scale_b, stats_b, *rung,
-                                     *tiles, *worst, attributes);
+                           Result<S32> count, Result<S32> wide_count, Result<S32> wide_scale_a,
+                           Result<S32> wide_scale_b, Result<U8> scratch,
+                           CertifyAttributes attributes) {
+  Checks checks = check_certify(sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles, *worst,
+                                *count, *wide_count, *wide_scale_a, *wide_scale_b, attributes);
+  Certify certify = certify_of(checks, sums, scale_a, stats_a, scale_b, stats_b, *rung, *tiles,
+                               *worst, attributes);
+  certify.rows.wide_scale = wide_scale_a->typed_data();
+  certify.columns.wide_scale = wide_scale_b->typed_data();
+  const ModulusCounts counts = {attributes.rung_moduli(), count->typed_data(),
+                                wide_count->typed_data()};
   const int64_t needed = bound_bytes(certify.batch, certify.m, certify.n);
   const int64_t given = scratch->element_count();
   checks.require(given >= needed, "scratch has ", given, " bytes, needed are ", needed);
   return enqueue(checks, [&](const Device& device) {
-    return launch_certify(certify, scratch->untyped_data(), device, stream);
+    return launch_certify(certify, counts, scratch->untyped_data(), device, stream);
   });
 }
 

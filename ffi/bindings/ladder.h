@@ -3,6 +3,7 @@
 
 #include "bindings/handlers.h"
 #include "common/certificate.h"
+#include "common/modulus_count.h"
 
 namespace ozaki {
 
@@ -47,10 +48,17 @@ struct MmaAttributes {
   int64_t rungs;
 };
 
-// tau_half: (c - 1) (1 - 2^-16) / 2, rounded down.
+// tau_half: (c - 1) (1 - 2^-16) / 2, rounded down. fewer_moduli as in quantize, wide_moduli those of
+// the third rung.
 struct CertifyAttributes {
   int64_t n, k;
+  int64_t moduli, fewer_moduli, wide_moduli;
   float tau_half;
+
+  RungModuli rung_moduli() const {
+    return {static_cast<int>(moduli), static_cast<int>(fewer_moduli),
+            static_cast<int>(wide_moduli)};
+  }
 };
 
 struct CertifyFineAttributes {
@@ -93,7 +101,10 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::PlanesAttributes, StructMember<int6
                                       OZAKI_LAYOUT_MEMBERS);
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::MmaAttributes, StructMember<int64_t>("rungs"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyAttributes, StructMember<int64_t>("n"),
-                                      StructMember<int64_t>("k"), StructMember<float>("tau_half"));
+                                      StructMember<int64_t>("k"), StructMember<int64_t>("moduli"),
+                                      StructMember<int64_t>("fewer_moduli"),
+                                      StructMember<int64_t>("wide_moduli"),
+                                      StructMember<float>("tau_half"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(ozaki::CertifyFineAttributes, StructMember<int64_t>("n"),
                                       StructMember<int64_t>("k"), StructMember<int64_t>("all_k"),
                                       StructMember<float>("tau_half"));
@@ -149,7 +160,8 @@ auto bind_magnitude() {
       .template Attrs<MmaAttributes>();
 }
 
-// (sums, scale_a, stats_a, scale_b, stats_b) -> (rung, tiles, worst, scratch)
+// (sums, scale_a, stats_a, scale_b, stats_b)
+// -> (rung, tiles, worst, count, wide_count, wide_scale_a, wide_scale_b, scratch)
 template <typename Context>
 auto bind_certify() {
   return ffi::Ffi::Bind()
@@ -162,6 +174,10 @@ auto bind_certify() {
       .template Ret<U8>()
       .template Ret<U32>()
       .template Ret<F32>()
+      .template Ret<S32>()
+      .template Ret<S32>()
+      .template Ret<S32>()
+      .template Ret<S32>()
       .template Ret<U8>()
       .template Attrs<CertifyAttributes>();
 }
@@ -383,12 +399,28 @@ inline Checks check_certified(const char* target, int64_t planes, int64_t given_
   return checks;
 }
 
+inline void check_wide_scales(Checks& checks, const S32& sums, int64_t given_n,
+                              const S32& wide_scale_a, const S32& wide_scale_b) {
+  const auto [batch, m, n] = certify_extents(sums, given_n);
+  checks.shape("wide_scale_a", wide_scale_a.dimensions(), {batch, m});
+  checks.shape("wide_scale_b", wide_scale_b.dimensions(), {batch, n});
+}
+
 inline Checks check_certify(const S32& sums, const S32& scale_a, const S64& stats_a,
                             const S32& scale_b, const S64& stats_b, const U8& rung,
-                            const U32& tiles, const F32& worst,
+                            const U32& tiles, const F32& worst, const S32& count,
+                            const S32& wide_count, const S32& wide_scale_a, const S32& wide_scale_b,
                             const CertifyAttributes& attributes) {
-  return check_certified(kCertifyTarget, kCoarsePlanes, attributes.n, attributes.k, sums, scale_a,
-                         stats_a, scale_b, stats_b, rung, tiles, worst);
+  Checks checks = check_certified(kCertifyTarget, kCoarsePlanes, attributes.n, attributes.k, sums,
+                                  scale_a, stats_a, scale_b, stats_b, rung, tiles, worst);
+  check_count(checks, count);
+  check_count(checks, wide_count);
+  check_wide_scales(checks, sums, attributes.n, wide_scale_a, wide_scale_b);
+  checks.moduli(attributes.moduli);
+  check_fewer(checks, attributes.moduli, attributes.fewer_moduli, 0, attributes.k);
+  checks.moduli(attributes.wide_moduli);
+  checks.length(attributes.wide_moduli, attributes.k);
+  return checks;
 }
 
 inline Checks check_certify_fine(const S32& sums, const U8& rung, const U32& tiles,
@@ -398,9 +430,7 @@ inline Checks check_certify_fine(const S32& sums, const U8& rung, const U32& til
                                  const F32& worst, const CertifyFineAttributes& attributes) {
   Checks checks = check_certified(kCertifyFineTarget, kFinePlanes, attributes.n, attributes.k, sums,
                                   scale_a, stats_a, scale_b, stats_b, rung_out, tiles_out, worst);
-  const auto [batch, m, n] = certify_extents(sums, attributes.n);
-  checks.shape("wide_scale_a", wide_scale_a.dimensions(), {batch, m});
-  checks.shape("wide_scale_b", wide_scale_b.dimensions(), {batch, n});
+  check_wide_scales(checks, sums, attributes.n, wide_scale_a, wide_scale_b);
   checks.require(rung.untyped_data() == rung_out.untyped_data() &&
                      tiles.untyped_data() == tiles_out.untyped_data(),
                  "rung and tiles are not the buffers of the results");

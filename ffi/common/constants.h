@@ -51,6 +51,11 @@ struct Bound {
   int32_t exponent;
 };
 
+// log2 of H in units of 1/256, rounded up and one more, and of H^2, rounded down.
+struct LogBound {
+  int32_t norm, product;
+};
+
 // round(S / P) = round(floor(S 2^-(32 limb + drop)) factor 2^-(32 + shift)), limb the weights' top one
 // or the next below.
 struct Quotient {

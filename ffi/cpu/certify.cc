@@ -48,7 +48,35 @@ struct CoarseRow {
   }
 };
 
+// The largest norms of one batch element's rows, whose wide scales are written.
+LogNorms largest_norms(const CertifiedRows& rows, int64_t first, int64_t count,
+                       const RungLimits& limits, int32_t* wide_scale) {
+  LogNorms largest = {kNoNorm, kNoNorm};
+  for (int64_t i = first; i < first + count; ++i) {
+    const WideRow row = wide_row(load_fields(rows.stats + i * kStatsFields), rows.scale[i], limits);
+    wide_scale[i] = row.scale;
+    largest.first = std::max(largest.first, row.norms.first);
+    largest.wide = std::max(largest.wide, row.norms.wide);
+  }
+  return largest;
+}
+
 }  // namespace
+
+void count_moduli(const CertifySizes& sizes, const RungModuli& moduli, const CertifiedRows& rows,
+                  const CertifiedRows& columns, RungNeeds needs) {
+  const RungLimits limits = RungLimits::of(moduli);
+  *needs.count = *needs.wide_count = kMinModuli;
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    const LogNorms row = largest_norms(rows, b * sizes.m, sizes.m, limits, needs.wide_row_scale);
+    const LogNorms column =
+        largest_norms(columns, b * sizes.n, sizes.n, limits, needs.wide_column_scale);
+    const int32_t first = modulus_count(row.first + column.first, moduli.first, limits);
+    const int32_t wide = modulus_count(row.wide + column.wide, moduli.wide, limits);
+    *needs.count = std::max(*needs.count, first);
+    *needs.wide_count = std::max(*needs.wide_count, wide);
+  }
+}
 
 void certify(const int32_t* sums, const CertifySizes& sizes, float tau_half,
              const CertifiedRows& rows, const CertifiedRows& columns, RungMap map,

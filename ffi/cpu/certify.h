@@ -1,6 +1,7 @@
 // Which rung of the ladder gives each output: common/certificate.h.
 #pragma once
 
+#include "common/modulus_count.h"
 #include "cpu/parallel.h"
 
 namespace ozaki {
@@ -24,6 +25,15 @@ struct RungMap {
   uint32_t* tiles;
   float* worst;
 };
+
+// Counts int32[1] and scales int32[batch, rows].
+struct RungNeeds {
+  int32_t *count, *wide_count;
+  int32_t *wide_row_scale, *wide_column_scale;
+};
+
+void count_moduli(const CertifySizes& sizes, const RungModuli& moduli, const CertifiedRows& rows,
+                  const CertifiedRows& columns, RungNeeds needs);
 
 // By the coarse planes' sums int32[batch, 1, m, padded(n)].
 void certify(const int32_t* sums, const CertifySizes& sizes, float tau_half,

@@ -67,15 +67,25 @@ __device__ __forceinline__ uint64_t reduce_or(uint64_t x) {
 struct TileBounds {
   RowBound* bound;
   uint64_t* occupancy;
-  TileOccupancy* of_tile;
+  TileRows* of_tile;
 };
+
+__device__ __forceinline__ LogNorms larger(LogNorms x, LogNorms y) {
+  return {max(x.first, y.first), max(x.wide, y.wide)};
+}
+
+__device__ __forceinline__ LogNorms reduce_max(LogNorms x) {
+  return {__reduce_max_sync(~0u, x.first), __reduce_max_sync(~0u, x.wide)};
+}
 
 // A CTA a tile's rows, then a tile's columns.
 __global__ void __launch_bounds__(kTile)
-    bounds_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
+    bounds_kernel(const __grid_constant__ Certify args, const __grid_constant__ RungLimits limits,
+                  const ModulusCounts counts, const TileBounds bounds, uint32_t tiles_m,
                   uint32_t tiles_n) {
   ptx::launch_dependents();
-  __shared__ uint64_t any[kTile / 32], missing[kTile / 32];
+  if (blockIdx.x == 0 && threadIdx.x == 0) *counts.first = *counts.wide = kMinModuli;
+  __shared__ TileRows of_warp[kTile / 32];
   const uint32_t row_tiles = static_cast<uint32_t>(args.batch) * tiles_m;
   const bool is_row = blockIdx.x < row_tiles;
   const CertifiedRows& source = is_row ? args.rows : args.columns;
@@ -84,28 +94,48 @@ __global__ void __launch_bounds__(kTile)
   const uint32_t batch = tile / (is_row ? tiles_m : tiles_n);
   const int64_t row = (tile - int64_t{batch} * (is_row ? tiles_m : tiles_n)) * kTile + threadIdx.x;
   RowBound bound = {0, 0, 1, 0};  // of no row: certified
-  uint64_t occupancy = 0, lacking = 0;
+  TileRows own = {0, 0, {kNoNorm, kNoNorm}};
   if (row < rows) {
     const int64_t at = batch * rows + row;
     const int64_t* const stats = source.stats + at * kStatsFields;
-    bound = row_bound(stats, source.scale[at], kCoarseBits);
-    occupancy = occupancy_of(stats);
-    lacking = ~occupancy;
+    const int32_t scale = source.scale[at];
+    const WideRow wide = wide_row(load_fields(stats), scale, limits);
+    source.wide_scale[at] = wide.scale;
+    bound = row_bound(stats, scale, kCoarseBits);
+    own = {occupancy_of(stats), ~occupancy_of(stats), wide.norms};
   }
   const int64_t target = int64_t{blockIdx.x} * kTile + threadIdx.x;
   bounds.bound[target] = bound;
-  bounds.occupancy[target] = occupancy;
-  occupancy = reduce_or(occupancy), lacking = reduce_or(lacking);
-  if (threadIdx.x % 32 == 0) {
-    any[threadIdx.x / 32] = occupancy;
-    missing[threadIdx.x / 32] = lacking;
-  }
+  bounds.occupancy[target] = own.any;
+  own = {reduce_or(own.any), reduce_or(own.missing), reduce_max(own.largest)};
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  TileOccupancy all = {};
 #pragma unroll
-  for (int w = 0; w < kTile / 32; ++w) all.any |= any[w], all.missing |= missing[w];
-  bounds.of_tile[blockIdx.x] = all;
+  for (int w = 1; w < kTile / 32; ++w) {
+    const TileRows other = of_warp[w];
+    own = {own.any | other.any, own.missing | other.missing, larger(own.largest, other.largest)};
+  }
+  bounds.of_tile[blockIdx.x] = own;
+}
+
+// The moduli that one batch element needs, by a warp: from its tiles' rows and columns.
+__device__ __forceinline__ void count_moduli(const RungLimits& limits, const ModulusCounts& counts,
+                                             const TileRows* rows, const TileRows* columns,
+                                             uint32_t tiles_m, uint32_t tiles_n) {
+  const auto largest = [](const TileRows* of_tile, uint32_t tiles) {
+    LogNorms norms = {kNoNorm, kNoNorm};
+    for (uint32_t i = threadIdx.x % 32; i < tiles; i += 32) {
+      norms = larger(norms, of_tile[i].largest);
+    }
+    return reduce_max(norms);
+  };
+  const LogNorms row = largest(rows, tiles_m), column = largest(columns, tiles_n);
+  if (threadIdx.x % 32 == 0) {
+    const RungModuli& moduli = counts.moduli;
+    atomicMax(counts.first, modulus_count(row.first + column.first, moduli.first, limits));
+    atomicMax(counts.wide, modulus_count(row.wide + column.wide, moduli.wide, limits));
+  }
 }
 
 // What the outputs of a tile share.
@@ -118,7 +148,6 @@ struct SharedTile {
 };
 
 // The rungs of four outputs of a row, and the bits of the largest ratio among them and `worst`.
-// Apart: few rows need it.
 __device__ __forceinline__ uint2 decide_four(const SharedTile& tile, int row, int column, int4 sums,
                                              float tau_half, float worst) {
   const int32_t of_column[kColumns] = {sums.x, sums.y, sums.z, sums.w};
@@ -142,7 +171,8 @@ __device__ __forceinline__ uint2 decide_four(const SharedTile& tile, int row, in
 // kAhead ones are on their way. Most outputs have a smaller ratio than one of the warps' first rows,
 // and need not know it.
 __global__ void __launch_bounds__(kThreads, resident(kThreads, 4))
-    certify_kernel(const __grid_constant__ Certify args, const TileBounds bounds, uint32_t tiles_m,
+    certify_kernel(const __grid_constant__ Certify args, const __grid_constant__ RungLimits limits,
+                   const ModulusCounts counts, const TileBounds bounds, uint32_t tiles_m,
                    uint32_t tiles_n) {
   constexpr int kAhead = 3;
   constexpr uint32_t kAllCoarse = 0x01010101u * kCoarse;
@@ -167,7 +197,10 @@ __global__ void __launch_bounds__(kThreads, resident(kThreads, 4))
   const uint32_t column_tile = static_cast<uint32_t>(args.batch) * tiles_m +
                                static_cast<uint32_t>(tile.batch) * tiles_n + blockIdx.x -
                                row_tile * tiles_n;
-  const TileOccupancy of_rows = bounds.of_tile[row_tile], of_columns = bounds.of_tile[column_tile];
+  const TileRows &of_rows = bounds.of_tile[row_tile], &of_columns = bounds.of_tile[column_tile];
+  if (tile.first_row == 0 && tile.first_column == 0 && warp == 0) {
+    count_moduli(limits, counts, &of_rows, &of_columns, tiles_m, tiles_n);
+  }
   const int side = threadIdx.x / kTile, place = threadIdx.x % kTile;
   const int64_t source = int64_t{side == 0 ? row_tile : column_tile} * kTile + place;
   shared.bound[side][place] = bounds.bound[source];
@@ -308,8 +341,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status launch_certify(const Certify& certify, void* scratch, const Device& device,
-                      cudaStream_t stream) {
+Status launch_certify(const Certify& certify, const ModulusCounts& counts, void* scratch,
+                      const Device& device, cudaStream_t stream) {
   const int64_t tiles_m = tiles_of(certify.m), tiles_n = tiles_of(certify.n);
   const int64_t tiles = certify.batch * tiles_m * tiles_n;
   if (tiles > INT32_MAX) return Status("certify: more than 2^31 tiles of outputs");
@@ -317,13 +350,14 @@ Status launch_certify(const Certify& certify, void* scratch, const Device& devic
   RowBound* const bound = static_cast<RowBound*>(scratch);
   uint64_t* const occupancy = reinterpret_cast<uint64_t*>(bound + of_rows * kTile);
   const TileBounds bounds = {bound, occupancy,
-                             reinterpret_cast<TileOccupancy*>(occupancy + of_rows * kTile)};
+                             reinterpret_cast<TileRows*>(occupancy + of_rows * kTile)};
+  const RungLimits limits = RungLimits::of(counts.moduli);
   const uint32_t rows = static_cast<uint32_t>(tiles_m), columns = static_cast<uint32_t>(tiles_n);
   OZAKI_RETURN_IF_ERROR(launch("bounds_kernel", bounds_kernel, {of_rows, kTile}, device, stream,
-                               certify, bounds, rows, columns));
+                               certify, limits, counts, bounds, rows, columns));
   // Early: the sums were there before the bounds.
   return launch("certify_kernel", certify_kernel, {tiles, kThreads, 0, 1, true}, device, stream,
-                certify, bounds, rows, columns);
+                certify, limits, counts, bounds, rows, columns);
 }
 
 Status launch_certify_fine(const Certify& certify, const Device& device, cudaStream_t stream) {

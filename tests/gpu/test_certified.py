@@ -80,14 +80,14 @@ CASES = cases(40)
 
 
 def decided(platform, contract):
-    """The rung of every output, the rungs of every tile and the worst certified ratios, by a platform's stages."""
+    """The rung of every output, the worst certified ratios and the moduli that are needed, by a platform's stages."""
     stages = _stages.by_platform()[platform]
 
     def run(a, b):
         lhs, rhs = Operand(a, "brk"), Operand(b, "bkr")
         rows = (_ladder.certified(stages, _stages.Rows(x), contract) for x in (lhs, rhs))
         found = _ladder.decide(stages, lhs, rhs, *rows, contract)
-        return found.rung, found.tiles, found.worst
+        return found
 
     return jax.jit(run)
 
@@ -117,9 +117,24 @@ def test_the_same_rungs_for_the_same_reasons(gpu, cpu, sizes, contract):
         jax.tree.map(np.asarray, decided(platform, contract)(*jax.device_put(operands, device)))
         for platform, device in (("cuda", gpu), ("cpu", cpu))
     )
-    for x, y in zip(on_gpu, on_cpu, strict=True):
-        np.testing.assert_array_equal(x, y)
-    assert set(np.unique(on_cpu[0][..., : sizes[2]])) == set(_rungs.RUNGS)
+    jax.tree.map(np.testing.assert_array_equal, on_gpu, on_cpu)
+    assert set(np.unique(on_cpu.rung[..., : sizes[2]])) == set(_rungs.RUNGS)
+
+
+@pytest.mark.parametrize("bits", [3, 15, 30])
+def test_few_bits_need_few_moduli(agree, gpu, cpu, bits):
+    """Batches, and more than a warp of tiles."""
+    rng = np.random.default_rng(bits)
+    contract = Contract.componentwise()
+    for batch, m, k, n in ((5, 140, 30, 300), (1, 4300, 20, 40)):
+        a, b = (rng.integers(-(2**bits), 2**bits, shape).astype(float) for shape in ((batch, m, k), (batch, k, n)))
+        counts = [
+            jax.device_get(decided(platform, contract)(*jax.device_put((a, b), device)).moduli)
+            for platform, device in (("cuda", gpu), ("cpu", cpu))
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *counts)
+        assert counts[0].first[0] < 15
+        agree(jo.matmul, a, b)
 
 
 @pytest.mark.parametrize("rows", generators.STRUCTURED)
