@@ -56,7 +56,7 @@ def main():
     h = hamiltonian()
     occupied = len(h) // 2
     exact = 2 * jnp.linalg.eigvalsh(h)[:occupied].sum()
-    print(f"C60, {len(h)} pi electrons; diagonalisation: E = {exact:.12f} |beta|")
+    print(f"C60, {len(h)} pi electrons; diagonalisation: E = {exact:.10f} |beta|")
 
     dots = {"jnp.dot": jnp.dot, "jo.dot": partial(jo.dot, contract=jo.Contract.normwise(2))}
     for name, dot in dots.items():

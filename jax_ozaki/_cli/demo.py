@@ -106,7 +106,7 @@ def _run(molecule: Molecule, contract: jo.Contract) -> Result:
     print(f"  HOMO-LUMO gap {gap:.6f} |beta|, total pi energy {molecule.atoms} alpha + {-exact:.6f} beta")
     print()
     print(TABLE.format("", "energy / |beta|", "- exact", "|P^2-P|_F", "iterations", "seconds"))
-    print(TABLE.format("diagonalisation", f"{exact:.12f}", "", "", "", "").rstrip())
+    print(TABLE.format("diagonalisation", f"{exact:.10f}", "", "", "", "").rstrip())
     native = _purify(molecule, h, "jnp.dot", purify, exact)
     emulated = _purify(molecule, h, "jax_ozaki", jo.emulate(purify, contract, min_size=0), exact)
     print()
@@ -131,7 +131,7 @@ def _purify(molecule: Molecule, h: jax.Array, name: str, purify: Any, exact: flo
     last = int(result.iterations)
     energy, idempotency = float(result.energy[last]), float(result.idempotency[last])
     error = energy - exact
-    numbers = (f"{energy:.12f}", f"{error:.1e}", f"{idempotency:.1e}", last, f"{seconds:.2f}")
+    numbers = (f"{energy:.10f}", f"{error:.1e}", f"{idempotency:.1e}", last, f"{seconds:.2f}")
     print(TABLE.format(f"SP2 with {name}", *numbers))
     if last == MAX_ITERATIONS:
         raise Failure(f"{molecule.name} with {name}: not converged in {last} iterations")

@@ -86,7 +86,7 @@ def report_line(capsys, name, runs):
     """Energies and iterations on both platforms; equal counts, energies equal but for XLA's own sums."""
     (energy, count), (other, other_count) = runs
     with capsys.disabled():
-        print(f"\n{name}: GPU {energy:.12f} in {count} iterations, CPU {other:.12f} in {other_count}")
+        print(f"\n{name}: GPU {energy:.10f} in {count} iterations, CPU {other:.10f} in {other_count}")
     assert count == other_count
     assert abs(energy - other) <= 1e-13 * abs(other)
 
