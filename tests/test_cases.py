@@ -187,6 +187,59 @@ def test_handlers_check_their_operands(stage):  # case 25
         )
 
 
+CERTIFY_RESULTS = {
+    "rung": ((1, 4, 16), "uint8"),
+    "tiles": ((1, 1, 1), "uint32"),
+    "worst": ((1, 1, 1), "float32"),
+    "count": ((1,), "int32"),
+    "wide_count": ((1,), "int32"),
+    "wide_scale_a": ((1, 4), "int32"),
+    "wide_scale_b": ((1, 9), "int32"),
+    "scratch": ((0,), "uint8"),
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, None),
+        ({"moduli": 21}, "number of moduli is 21, allowed are 2 to 20"),
+        ({"moduli": 2**32 + 15}, "number of moduli is 4294967311"),
+        ({"fewer_moduli": 16}, "fewer_moduli is 16 of 15"),
+        ({"fewer_moduli": 1}, "number of moduli is 1,"),
+        ({"wide_moduli": 0}, "number of moduli is 0,"),
+        ({"fewer_moduli": 2, "k": 2**40}, "too long for 2 moduli"),
+        ({"count": (2,)}, r"count has shape \(2\), expected \(1\)"),
+        ({"wide_count": ()}, r"expected \(1\)"),
+        ({"wide_scale_a": (1, 5)}, r"wide_scale_a has shape \(1, 5\), expected \(1, 4\)"),
+        ({"wide_scale_b": (4, 1)}, r"wide_scale_b has shape \(4, 1\), expected \(1, 9\)"),
+    ],
+    ids=str,
+)
+def test_certify_checks_what_it_counts_moduli_for(wrong, words):  # case 25
+    shapes = {name: shape for name, shape in wrong.items() if name in CERTIFY_RESULTS}
+    results = [jax.ShapeDtypeStruct(shapes.get(name, shape), dtype) for name, (shape, dtype) in CERTIFY_RESULTS.items()]
+    attributes = {"n": 9, "k": 5, "moduli": 15, "fewer_moduli": 15, "wide_moduli": 20} | wrong
+    rows, columns = ((jnp.zeros((1, count), jnp.int32), jnp.zeros((1, count, 8), jnp.int64)) for count in (4, 9))
+    call = jax.ffi.ffi_call("jax_ozaki.certify.v1", results)
+
+    def certify():
+        return call(
+            jnp.zeros((1, 1, 4, 16), jnp.int32),
+            *rows,
+            *columns,
+            **{name: np.int64(value) for name, value in attributes.items() if name not in shapes},
+            tau_half=np.float32(1),
+        )
+
+    if words is None:
+        _, _, _, count, wide_count, *_ = certify()
+        assert count == wide_count == 2  # of zeros
+        return
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*certify.*{words}"):
+        jax.block_until_ready(certify())
+
+
 def test_arrays_on_a_chosen_device():  # case 22
     x = jax.device_put(np.random.default_rng(1).standard_normal((4, 4)), jax.devices("cpu")[-1])
     c = jo.dot(x, x)

@@ -41,6 +41,15 @@ def test_the_tables_are_those_of_the_oracle():
     assert [_moduli.bound(n) for n in oracle.COUNTS] == [_moduli.Bound(*oracle.bound(n)) for n in oracle.COUNTS]
 
 
+def test_logarithms_of_the_bounds():
+    for n in oracle.COUNTS:
+        mantissa, exponent = oracle.bound(n)
+        h = mantissa * Fraction(2) ** exponent
+        norm, product = _moduli.log_bound(n)
+        assert 2 ** (norm - 2) < h**256 <= 2 ** (norm - 1)
+        assert 2**product <= h**512 < 2 ** (product + 1)
+
+
 @pytest.mark.parametrize("family", generators.FAMILIES)
 def test_the_oracle_agrees_with_fractions(family):
     """The oracle's vectorised arithmetic against the formulas, literally."""

@@ -121,20 +121,42 @@ def test_the_same_rungs_for_the_same_reasons(gpu, cpu, sizes, contract):
     assert set(np.unique(on_cpu.rung[..., : sizes[2]])) == set(_rungs.RUNGS)
 
 
-@pytest.mark.parametrize("bits", [3, 15, 30])
-def test_few_bits_need_few_moduli(agree, gpu, cpu, bits):
-    """Batches, and more than a warp of tiles."""
-    rng = np.random.default_rng(bits)
+def needed(gpu, cpu, a, b):
+    """The moduli that the first rung needs, the same by both platforms, as are those of the third and its scales."""
     contract = Contract.componentwise()
-    for batch, m, k, n in ((5, 140, 30, 300), (1, 4300, 20, 40)):
-        a, b = (rng.integers(-(2**bits), 2**bits, shape).astype(float) for shape in ((batch, m, k), (batch, k, n)))
-        counts = [
-            jax.device_get(decided(platform, contract)(*jax.device_put((a, b), device)).moduli)
-            for platform, device in (("cuda", gpu), ("cpu", cpu))
-        ]
-        jax.tree.map(np.testing.assert_array_equal, *counts)
-        assert counts[0].first[0] < 15
-        agree(jo.matmul, a, b)
+    on_gpu, on_cpu = (
+        jax.device_get(decided(platform, contract)(*jax.device_put((a, b), device)).moduli)
+        for platform, device in (("cuda", gpu), ("cpu", cpu))
+    )
+    jax.tree.map(np.testing.assert_array_equal, on_gpu, on_cpu)
+    return int(on_gpu.first[0])
+
+
+@pytest.mark.parametrize("at", [0, 130, 4299])
+def test_one_long_row_needs_more_moduli(agree, gpu, cpu, at):
+    """Wherever it is among more tiles than a warp has lanes."""
+    rng = np.random.default_rng(at)
+    long, others = (rng.integers(-(2**30), 2**30, shape).astype(float) for shape in ((1, 4300, 20), (1, 20, 40)))
+    short = np.floor(np.ldexp(long, -16))
+    one = short.copy()
+    one[:, at] = long[:, at]
+    few = needed(gpu, cpu, short, others)
+    assert needed(gpu, cpu, one, others) > few
+    a, b = others.transpose(0, 2, 1), one.transpose(0, 2, 1)
+    assert needed(gpu, cpu, a, b) > few
+    agree(jo.matmul, one, others)
+    agree(jo.matmul, a, b)
+
+
+def test_moduli_of_a_batch(agree, gpu, cpu):
+    """Long rows and long columns of different elements do not meet."""
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-(2**30), 2**30, shape).astype(float) for shape in ((5, 140, 30), (5, 30, 300)))
+    shift = np.array([0, -4, -8, -12, -16])[:, None, None]
+    a, b = np.floor(np.ldexp(a, shift)), np.floor(np.ldexp(b, shift[::-1]))
+    agree(jo.matmul, a, b)
+    assert needed(gpu, cpu, a, b) == max(needed(gpu, cpu, a[i : i + 1], b[i : i + 1]) for i in range(5))
+    assert needed(gpu, cpu, a, b[::-1]) > needed(gpu, cpu, a, b)
 
 
 @pytest.mark.parametrize("rows", generators.STRUCTURED)
