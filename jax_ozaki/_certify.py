@@ -16,7 +16,6 @@ from . import _dimensions, _ladder, _plan, _stages
 from ._compat import Primitive, batching, evaluate_eagerly
 from ._contract import Contract
 from ._dimensions import DimensionNumbers, Groups
-from ._modulus_counts import modulus_counts
 from ._operand import view
 from ._partition import partitioned, product_factors
 from ._primitive import lower, lower_stages, ordered
@@ -69,9 +68,7 @@ def _staged(
 
     rung, worst = _stages.in_blocks(rows, columns, blocks, lambda x: x, decide, (jnp.uint8, jnp.float32))
     of_rows, of_columns = (_ladder.certified(stages, x, contract) for x in (rows, columns))
-    k, rounded = extents.k, contract.kind != "exact"
-    counts = modulus_counts(of_rows, of_columns, contract.modulus_count(k), contract.fewer(k), rounded=rounded)
-    return rung, worst.max((1, 2)), counts
+    return rung, worst.max((1, 2)), _ladder.needed_moduli(of_rows, of_columns, contract, extents.k)
 
 
 def _lower(ctx: Any, lhs: Any, rhs: Any, *, groups: tuple[Groups, Groups], **params: Any) -> Any:

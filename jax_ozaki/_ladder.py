@@ -33,7 +33,7 @@ from ._handlers import CudaHandlers
 from ._modulus_counts import is_exact, modulus_counts
 from ._operand import Operand
 from ._plan import Blocks, padded
-from ._rungs import Certified, RungMap, RungModuli
+from ._rungs import Certified, RungMap, RungModuli, RungNeeds
 from ._stages import Quantized, Rows, Stages, add_residues, in_blocks, over_blocks, with_strassen, with_symmetry
 
 
@@ -46,8 +46,8 @@ class Decided(NamedTuple):
     """uint32[batch, m tiles, n tiles]: words of tiles, see ``_rungs``."""
     worst: Array
     """float32, shaped as the tiles: the largest certified error before the final rounding, in u |A||B|."""
-    moduli: RungModuli
-    """Those of ``exact`` are the same for all rungs."""
+    needs: RungNeeds
+    """``exact`` has no third rung: its counts and scales are those of the first."""
 
 
 def product(stages: Stages, lhs: Rows, rhs: Rows, contract: Contract, blocks: Blocks, budget: int) -> Array:
@@ -105,7 +105,7 @@ def _multiply(
     found = decide(stages, lhs.operand, rhs.operand, a, b, contract, computed)
     operands = lhs.operand, rhs.operand
 
-    moduli, count, scales = contract.modulus_count(k), found.moduli.first, (a.scale, b.scale)
+    moduli, count, scales = contract.modulus_count(k), found.needs.first, (a.scale, b.scale)
 
     def plainly(tiles: Array, c: Array | None = None) -> Array:
         v = residue_products(stages, lhs, rhs, *scales, moduli, count, tiles, _rungs.FIRST, k_block)
@@ -127,8 +127,8 @@ def _multiply(
         # The third rung's residues come when those of the first are gone.
         c, tiles = lax.optimization_barrier((c, tiles))
         wide = 1 << _rungs.WIDE
-        moduli, count = contract.wide_modulus_count(k), found.moduli.wide
-        scales = found.moduli.lhs_wide, found.moduli.rhs_wide
+        moduli, count = contract.wide_modulus_count(k), found.needs.wide
+        scales = found.needs.lhs_wide, found.needs.rhs_wide
         unquantized = Rows(operands[0]), Rows(operands[1])
         v = residue_products(stages, *unquantized, *scales, moduli, count, tiles, wide, k_block)
         c = stages.ladder_combine(v, *scales, *operands, count, found.rung, tiles, c, rungs=wide)
@@ -163,11 +163,10 @@ def decide(
     def of_computed(known: RungMap) -> RungMap:
         return known if computed is None else known._replace(tiles=jnp.where(computed == 0, jnp.uint32(0), known.tiles))
 
-    moduli = contract.modulus_count(lhs.k)
     if contract.kind == "exact":
         known = of_computed(_ladder_reference.rung_map(exact_rungs(a, b)))
-        count = modulus_counts(a, b, moduli, None, rounded=False).max()[None]
-        return Decided(*known, RungModuli(count, count, a.scale, b.scale))
+        count = needed_moduli(a, b, contract, lhs.k).max()[None]
+        return Decided(*known, RungNeeds(count, count, a.scale, b.scale))
 
     tau_half = half_tolerance(contract, lhs.k)
 
@@ -183,21 +182,24 @@ def decide(
         return stages.magnitude(of(0, lhs, a), of(1, rhs, b), tiles, rungs=rungs)
 
     everywhere = jnp.ones((lhs.batch, _rungs.tiles(lhs.rows), _rungs.tiles(rhs.rows)), jnp.uint32)
-    coarse, of_rungs = stages.certify(
-        sums(everywhere, _rungs.COARSE_PLANES),
-        a,
-        b,
-        k=lhs.k,
-        tau_half=tau_half,
-        moduli=moduli,
-        fewer=contract.fewer(lhs.k),
-        wide_moduli=contract.wide_modulus_count(lhs.k),
-    )
+    coarse_sums, moduli = sums(everywhere, _rungs.COARSE_PLANES), rung_moduli(contract, lhs.k)
+    coarse, needs = stages.certify(coarse_sums, a, b, moduli, k=lhs.k, tau_half=tau_half)
     coarse = of_computed(coarse)
     all_k = _rungs.plane_step(lhs.k, _rungs.FINE_PLANES) == 1
     fine_sums = sums(coarse.tiles, _rungs.FINE_PLANES)
-    fine = stages.certify_fine(fine_sums, coarse, a, b, of_rungs, k=lhs.k, all_k=all_k, tau_half=tau_half)
-    return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), of_rungs)
+    fine = stages.certify_fine(fine_sums, coarse, a, b, needs, k=lhs.k, all_k=all_k, tau_half=tau_half)
+    return Decided(fine.rung, fine.tiles, jnp.maximum(coarse.worst, fine.worst), needs)
+
+
+def rung_moduli(contract: Contract, k: int) -> RungModuli:
+    first, fewer = contract.modulus_count(k), contract.fewer(k)
+    return RungModuli(first, fewer.moduli if fewer else first, contract.wide_modulus_count(k))
+
+
+def needed_moduli(a: Certified, b: Certified, contract: Contract, k: int) -> Array:
+    """The moduli that hold every X of the first rung of a batch element: int32[batch]."""
+    moduli = rung_moduli(contract, k)
+    return modulus_counts(a, b, moduli.first, moduli.fewer, rounded=contract.kind != "exact")
 
 
 def exact_rungs(a: Certified, b: Certified) -> Array:

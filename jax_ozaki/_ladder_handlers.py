@@ -13,7 +13,7 @@ from . import _rungs
 from ._moduli import STATISTICS, Fewer
 from ._operand import Axis, Operand
 from ._plan import padded, padded_k
-from ._rungs import Certified, RungMap, RungModuli
+from ._rungs import Certified, RungMap, RungModuli, RungNeeds
 
 _type = jax.ShapeDtypeStruct
 _AXES: tuple[Axis, ...] = ("b", "r", "k")
@@ -57,24 +57,15 @@ class LadderHandlers:
         return self._matrix_product("magnitude", jnp.int32, lhs, rhs, tiles, rungs=rungs)
 
     def certify(
-        self,
-        sums: Array,
-        lhs: Certified,
-        rhs: Certified,
-        *,
-        k: int,
-        tau_half: np.float32,
-        moduli: int,
-        fewer: Fewer | None,
-        wide_moduli: int,
-    ) -> tuple[RungMap, RungModuli]:
+        self, sums: Array, lhs: Certified, rhs: Certified, moduli: RungModuli, *, k: int, tau_half: np.float32
+    ) -> tuple[RungMap, RungNeeds]:
         (batch, m), (_, n) = lhs.scale.shape, rhs.scale.shape
         count = _type((1,), jnp.int32)
-        of_rungs = (count, count, *(_type(x.scale.shape, jnp.int32) for x in (lhs, rhs)))
-        results = (*_rung_types(lhs.scale, rhs.scale), *of_rungs, self._certify_scratch(batch, m, n))
-        counts = {"moduli": moduli, "fewer_moduli": fewer.moduli if fewer else moduli, "wide_moduli": wide_moduli}
+        needs = (count, count, *(_type(x.scale.shape, jnp.int32) for x in (lhs, rhs)))
+        results = (*_rung_types(lhs.scale, rhs.scale), *needs, self._certify_scratch(batch, m, n))
+        counts = {"moduli": moduli.first, "fewer_moduli": moduli.fewer, "wide_moduli": moduli.wide}
         found = self._call("certify", results, sums, *lhs[:2], *rhs[:2], n=n, k=k, tau_half=tau_half, **counts)
-        return RungMap(*found[:3]), RungModuli(*found[3:7])
+        return RungMap(*found[:3]), RungNeeds(*found[3:7])
 
     def certify_fine(
         self,
@@ -82,13 +73,13 @@ class LadderHandlers:
         known: RungMap,
         lhs: Certified,
         rhs: Certified,
-        moduli: RungModuli,
+        needs: RungNeeds,
         *,
         k: int,
         all_k: bool,
         tau_half: np.float32,
     ) -> RungMap:
-        operands = (sums, known.rung, known.tiles, *lhs[:2], *rhs[:2], moduli.lhs_wide, moduli.rhs_wide)
+        operands = (sums, known.rung, known.tiles, *lhs[:2], *rhs[:2], needs.lhs_wide, needs.rhs_wide)
         attributes = {"n": rhs.scale.shape[1], "k": k, "all_k": all_k, "tau_half": tau_half}
         results = _rung_types(lhs.scale, rhs.scale)
         return RungMap(*self._call("certify_fine", results, *operands, aliases={1: 0, 2: 1}, **attributes))

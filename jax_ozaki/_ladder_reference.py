@@ -20,7 +20,7 @@ from ._moduli import Fewer
 from ._operand import Operand
 from ._plan import padded, padded_k
 from ._reference import combine, grouped_mma, quantize, residues, stats
-from ._rungs import Certified, RungMap, RungModuli
+from ._rungs import Certified, RungMap, RungModuli, RungNeeds
 
 __all__ = [
     "certify", "certify_fine", "combine", "grouped_mma", "ladder_combine", "ladder_mma", "ladder_quantize",
@@ -206,25 +206,17 @@ def skips(lhs: Certified, rhs: Certified) -> Array:
 
 
 def certify(
-    sums: Array,
-    lhs: Certified,
-    rhs: Certified,
-    *,
-    k: int,
-    tau_half: np.float32,
-    moduli: int,
-    fewer: Fewer | None,
-    wide_moduli: int,
-) -> tuple[RungMap, RungModuli]:
-    """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere; and the moduli that the rungs need."""
+    sums: Array, lhs: Certified, rhs: Certified, moduli: RungModuli, *, k: int, tau_half: np.float32
+) -> tuple[RungMap, RungNeeds]:
+    """Rung 1 where coarse magnitudes certify an output, rung 0 elsewhere; and what the rungs need of their moduli."""
     bounds = output_bounds(lhs, rhs, _rungs.COARSE_BITS, k)
     holds, ratio = certificate(bounds, sums[:, 0, :, : rhs.scale.shape[1]], tau_half)
     found = rung_map(holds.astype(_u8) * _u8(_rungs.COARSE), ratio)
-    wide_lhs, wide_rhs = (x._replace(scale=_modulus_counts.scale(x, wide_moduli)) for x in (lhs, rhs))
-    first = _modulus_counts.modulus_counts(lhs, rhs, moduli, fewer).max()[None]
-    wide = _modulus_counts.modulus_counts(wide_lhs, wide_rhs, wide_moduli, None).max()[None]
-    of_rungs = RungModuli(first, wide, wide_lhs.scale, wide_rhs.scale)
-    return found._replace(tiles=found.tiles | skips(lhs, rhs)), of_rungs
+    wide_lhs, wide_rhs = (x._replace(scale=_modulus_counts.scale(x, moduli.wide)) for x in (lhs, rhs))
+    first = _modulus_counts.modulus_counts(lhs, rhs, moduli.first, moduli.fewer).max()[None]
+    wide = _modulus_counts.modulus_counts(wide_lhs, wide_rhs, moduli.wide, moduli.wide).max()[None]
+    needs = RungNeeds(first, wide, wide_lhs.scale, wide_rhs.scale)
+    return found._replace(tiles=found.tiles | skips(lhs, rhs)), needs
 
 
 def certify_fine(
@@ -232,7 +224,7 @@ def certify_fine(
     known: RungMap,
     lhs: Certified,
     rhs: Certified,
-    moduli: RungModuli,
+    needs: RungNeeds,
     *,
     k: int,
     all_k: bool,
@@ -244,7 +236,7 @@ def certify_fine(
     sums = sums[..., :n]
     zero = (sums[:, 3] == 0) if all_k else jnp.zeros((), bool)
     narrow = output_bounds(lhs, rhs, _rungs.FINE_BITS, k)
-    wide_lhs, wide_rhs = lhs._replace(scale=moduli.lhs_wide), rhs._replace(scale=moduli.rhs_wide)
+    wide_lhs, wide_rhs = lhs._replace(scale=needs.lhs_wide), rhs._replace(scale=needs.rhs_wide)
     wide = output_bounds(wide_lhs, wide_rhs, _rungs.FINE_BITS, k)
     found, ratio = fine_rung(fine_magnitude(sums), zero, narrow, wide, tau_half)
     undecided = known.rung[..., :n] == _rungs.UNDECIDED

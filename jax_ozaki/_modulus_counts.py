@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import _moduli, _reference
-from ._moduli import Fewer
 from ._rungs import Certified
 
 _UNITS = 256
@@ -21,10 +20,10 @@ _NOTHING = -(2**24)
 _LOG_EXCESS = 23  # log2(1 + f) <= f + 0.0861 for 0 <= f <= 1
 
 
-def modulus_counts(lhs: Certified, rhs: Certified, moduli: int, fewer: Fewer | None, *, rounded: bool = True) -> Array:
+def modulus_counts(lhs: Certified, rhs: Certified, moduli: int, fewer: int, *, rounded: bool = True) -> Array:
     """The fewest of ``moduli`` moduli that hold every X of a batch element: int32[batch].
 
-    Unless ``rounded``, those of rows and columns that are not rounded.
+    ``fewer`` as in ``RungModuli``. Unless ``rounded``, those of rows and columns that are not rounded.
     """
     of_row, of_column = (_log_norms(rows, moduli, fewer, rounded).max(1) for rows in (lhs, rhs))
     log_product = of_row + of_column
@@ -44,12 +43,12 @@ def is_exact(rows: Certified) -> Array:
     return (rows.scale >= -rows.statistics[..., 1]) | (rows.statistics[..., 3] == 0)
 
 
-def _log_norms(rows: Certified, moduli: int, fewer: Fewer | None, rounded: bool) -> Array:
+def _log_norms(rows: Certified, moduli: int, fewer: int, rounded: bool) -> Array:
     """A bound on log2 of the norm of every row's integers, and at most that of what their scale keeps:
     int32[batch, rows]."""
     limit: Array | int = _moduli.log_bound(moduli).norm
-    if fewer:
-        limit = jnp.where(rows.scale == scale(rows, fewer.moduli), _moduli.log_bound(fewer.moduli).norm - 2, limit)
+    if fewer < moduli:
+        limit = jnp.where(rows.scale == scale(rows, fewer), _moduli.log_bound(fewer).norm - 2, limit)
     nothing = (rows.scale <= _reference.SCALE_INF) | (rows.statistics[..., 3] == 0)
     exact = jnp.minimum(_log_exact_norms(rows.statistics), limit)
     bound = jnp.where(is_exact(rows), exact, limit if rounded else _NOTHING)

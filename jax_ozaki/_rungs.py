@@ -68,7 +68,18 @@ class Certified(NamedTuple):
 
 
 class RungModuli(NamedTuple):
-    """How many moduli the rungs need, and the scales of the third."""
+    """Numbers of moduli."""
+
+    first: int
+    """Of the first rung."""
+    fewer: int
+    """Of its rows that take the scale of fewer; ``first`` where none do."""
+    wide: int
+    """Of the third rung."""
+
+
+class RungNeeds(NamedTuple):
+    """How many of their moduli the rungs need, and the scales of the third."""
 
     first: Array
     """int32[1]: so many hold every X of the first rung."""

@@ -22,7 +22,7 @@ from ._handlers import CudaHandlers, Handlers
 from ._moduli import Fewer
 from ._operand import Axis, Operand
 from ._plan import Blocks, padded, padded_k
-from ._rungs import Certified, RungMap, RungModuli
+from ._rungs import Certified, RungMap, RungModuli, RungNeeds
 
 
 class Quantized(NamedTuple):
@@ -72,24 +72,15 @@ class Stages(ProductStages, Protocol):
     ) -> Array: ...
     def magnitude(self, lhs: Array, rhs: Array, tiles: Array, *, rungs: int) -> Array: ...
     def certify(
-        self,
-        sums: Array,
-        lhs: Certified,
-        rhs: Certified,
-        *,
-        k: int,
-        tau_half: np.float32,
-        moduli: int,
-        fewer: Fewer | None,
-        wide_moduli: int,
-    ) -> tuple[RungMap, RungModuli]: ...
+        self, sums: Array, lhs: Certified, rhs: Certified, moduli: RungModuli, *, k: int, tau_half: np.float32
+    ) -> tuple[RungMap, RungNeeds]: ...
     def certify_fine(
         self,
         sums: Array,
         known: RungMap,
         lhs: Certified,
         rhs: Certified,
-        moduli: RungModuli,
+        needs: RungNeeds,
         *,
         k: int,
         all_k: bool,

@@ -124,7 +124,7 @@ def test_the_moduli_that_norms_need(bits):
 
     # Rows that are rounded are as long as the moduli hold.
     most_moduli = DEFAULT.modulus_count(70), DEFAULT.wide_modulus_count(70)
-    for count, most in zip(found.moduli, most_moduli, strict=False):
+    for count, most in zip(found.needs, most_moduli, strict=False):
         assert needed(squared, most) <= count[0] <= needed(squared * Fraction(5, 4), most)
 
 
@@ -314,9 +314,9 @@ def test_rows_that_fewer_moduli_hold_but_for_few_elements(stages, k):
     np.testing.assert_array_equal(found[1][0, :, 6], rounded)
     c, decided = climb(stages, DEFAULT, a[None], b.T[None])
     assert_same_bits(c[0], ladder_oracle.product(a, b, factor, moduli)[0])
-    assert fewer.moduli < decided.moduli.first <= moduli  # for the last rows
+    assert fewer.moduli < decided.needs.first <= moduli  # for the last rows
     _, decided = climb(stages, DEFAULT, a[None, rounded != k], a[None, rounded != k])
-    assert decided.moduli.first == fewer.moduli
+    assert decided.needs.first == fewer.moduli
 
 
 def test_float32_values_multiply_fewer_moduli():

@@ -125,7 +125,7 @@ def needed(gpu, cpu, a, b):
     """The moduli that the first rung needs, the same by both platforms, as are those of the third and its scales."""
     contract = Contract.componentwise()
     on_gpu, on_cpu = (
-        jax.device_get(decided(platform, contract)(*jax.device_put((a, b), device)).moduli)
+        jax.device_get(decided(platform, contract)(*jax.device_put((a, b), device)).needs)
         for platform, device in (("cuda", gpu), ("cpu", cpu))
     )
     jax.tree.map(np.testing.assert_array_equal, on_gpu, on_cpu)
