@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from . import _complex, _field, _quantize, _reference, _rungs
+from . import _arguments, _complex, _field, _quantize, _reference, _rungs
 from ._certify import certify
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups, extents, groups
@@ -49,10 +49,10 @@ def explain(a: Any, b: Any, contract: Contract | None = None) -> str:
             raise TypeError(f"{name} is traced: what limits a product is read on the host, outside jit, vmap and grad.")
         if isinstance(operand, Prepared):
             raise TypeError(f"{name} is prepared: its array, {name}.array, under {operand.contract} is explained.")
-    arrays = [_field.array("a", a), _field.array("b", b)]
+    arrays = [_arguments.array("a", a), _arguments.array("b", b)]
     if all(x.dtype not in _field.DTYPES for x in arrays):
         dtypes = " and ".join(x.dtype.name for x in arrays)
-        needed = f"one of them has to be float64 or complex128 to be emulated.{_field.narrowed()}"
+        needed = f"one of them has to be float64 or complex128 to be emulated.{_arguments.narrowed()}"
         raise TypeError(f"a and b have dtypes {dtypes}: {needed}")
     arrays = [_widened(x) for x in arrays]
     for name, x in zip("ab", arrays, strict=True):

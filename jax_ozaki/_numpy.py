@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from . import _field, _plan
+from . import _arguments, _plan
 from ._compat import INLINE
 from ._contract import Contract, resolve
 from ._evaluate import Rewriter
@@ -102,7 +102,7 @@ def _operand(name: str, position: int, x: Any) -> Any:
         return x
     if not isinstance(x, get_args(ArrayLike)) and not hasattr(x, "__jax_array__"):
         raise TypeError(f"{name} requires ndarray or scalar arguments, got {type(x)} at position {position}.")
-    return _field.array(f"{name}'s argument at position {position}", x)
+    return _arguments.array(f"{name}'s argument at position {position}", x)
 
 
 def _check_precision(precision: Any, operands: Sequence[Any], preferred: Any) -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from . import _field, _prepared_product
+from . import _arguments, _field, _prepared_product
 from ._contract import Contract, resolve
 from ._dimensions import DimensionNumbers, Groups
 from ._prepared_product import Factor, quantized
@@ -109,9 +109,9 @@ def prepare(a: Any, side: Side = "lhs", contract: Contract | None = None) -> Pre
     """
     if side not in ("lhs", "rhs"):
         raise ValueError(f'side={side!r}: "lhs" or "rhs" is needed.')
-    a = _field.array("a", a)
+    a = _arguments.array("a", a)
     if a.dtype not in _field.DTYPES:
-        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.{_field.narrowed()}")
+        raise TypeError(f"a has dtype {a.dtype}: only float64 and complex128 are prepared.{_arguments.narrowed()}")
     if a.ndim < 2:
         raise ValueError(f"a has shape {a.shape}: at least two axes are needed.")
     contract = resolve(contract)

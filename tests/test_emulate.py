@@ -16,6 +16,7 @@ from jax.test_util import check_grads
 import generators
 import jax_ozaki as jo
 import oracle
+import within_shard_map
 from compiled import emulated, products
 from oracle import assert_same_bits
 
@@ -85,24 +86,6 @@ def shard_mapped(a, b):
 
 WIDE = RNG.standard_normal((5, 8)), RNG.standard_normal((8, 5))
 
-
-def in_shard_map(body):
-    """``body`` of every device's rows and of a replicated matrix, in types that say so."""
-    devices = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    rows, whole = PartitionSpec("x"), PartitionSpec()
-    return jax.shard_map(body, mesh=devices, in_specs=(rows, whole), out_specs=rows), WIDE[1], SQUARE
-
-
-WITHIN_SHARD_MAP = {
-    f"{name} in shard_map": in_shard_map(body)
-    for name, body in {
-        "scan": lambda x, s: lax.scan(lambda c, _: (c @ s, None), x, None, length=3)[0],
-        "stacked scan": lambda x, s: lax.scan(lambda c, _: (c, x @ s), 0.0, None, length=3)[1].sum(0),
-        "fori": lambda x, s: lax.fori_loop(0, 3, lambda i, c: c @ s, x),
-        "cond": lambda x, s: lax.cond(s[0, 0] > -9, lambda x: x @ s, lambda x: x, x),
-        "psum": lambda x, s: x @ s + lax.psum((x @ s).sum(), "x"),
-    }.items()
-}
 PROGRAMS = {
     "dot": (jnp.dot, A, B),
     "jit": (jax.jit(lambda a, b: jnp.dot(a, b) + 1), A, B),
@@ -126,7 +109,7 @@ PROGRAMS = {
     "custom_vmap": (in_vmap_rule, SQUARE[0]),
     "custom_linear_solve": (solve_by_cg, SPD, CT[0]),
     "shard_map": (shard_mapped, *WIDE),
-    **WITHIN_SHARD_MAP,
+    **within_shard_map.PROGRAMS,
     "pmap": (jax.pmap(lambda a, b: a @ b), np.stack([A] * 4), np.stack([B] * 4)),
     "vmap": (jax.vmap(lambda s, x: s @ x, (None, 0)), SQUARE, CT),
     "grad": (jax.grad(lambda s, x: jnp.sin(s @ x).sum(), (0, 1)), SQUARE, CT),
@@ -177,7 +160,7 @@ DERIVATIVES = {
     "qr": (jnp.linalg.qr, SPD),
     "lu": (lambda s: jax.scipy.linalg.lu(s, permute_l=True), SPD),
     "triangular_solve": (lambda s, b: jax.scipy.linalg.solve_triangular(s, b, lower=True), SPD, CT),
-    **WITHIN_SHARD_MAP,
+    **within_shard_map.PROGRAMS,
 }
 
 
@@ -185,14 +168,6 @@ def total(fn):
     return lambda *args: sum(
         jnp.sum(x * jnp.arange(1.0, x.size + 1).reshape(x.shape)) for x in jax.tree.leaves(fn(*args))
     )
-
-
-@pytest.mark.parametrize("name", WITHIN_SHARD_MAP)
-def test_explaining_shard_map(name):
-    program, *args = WITHIN_SHARD_MAP[name]
-    for explain in (jo.emulate(program, min_size=0).explain, functools.partial(jo.enable(min_size=0).explain, program)):
-        explanation = explain(*args)
-        assert explanation.emulated == len(explanation.products) > 0
 
 
 @pytest.mark.parametrize("name", DERIVATIVES)

@@ -12,6 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import jax_ozaki as jo
+import within_shard_map
 
 A = jnp.ones((6, 4))
 B = jnp.ones((4, 8))
@@ -154,3 +155,11 @@ def test_explaining_computes_nothing():
 
     assert jo.emulate(noisy, min_size=0).explain(A, B).emulated == 1
     jax.effects_barrier()
+
+
+@pytest.mark.parametrize("name", within_shard_map.PROGRAMS)
+def test_products_within_shard_map(name):
+    program, *args = within_shard_map.PROGRAMS[name]
+    for explain in (jo.emulate(program, min_size=0).explain, partial(jo.enable(min_size=0).explain, program)):
+        explanation = explain(*args)
+        assert explanation.emulated == len(explanation.products) > 0
